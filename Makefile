@@ -1,0 +1,40 @@
+# Everything runs in a virtual environment of its own; a fresh machine needs Python >= 3.11 only.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CPUS ?= 2
+
+.PHONY: setup demo test check format bench soak clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and "Parformer needs Python 3.11 or later, this is %d.%d; name another with: make PYTHON=python3.12" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/parformer measure transformer-xl-base par-base
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(CPUS)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/inference.py
+
+soak: $(READY)
+	$(BIN)/python -m pytest -n $(CPUS) -m soak --soak
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

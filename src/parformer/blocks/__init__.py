@@ -1,0 +1,19 @@
+"""Every block a pattern can name; importing this package registers them all."""
+
+from parformer.blocks.attention import SelfAttention
+from parformer.blocks.base import BLOCKS, Block, BlockState, Context, Cost, Shape, block
+from parformer.blocks.feed_forward import FeedForward
+from parformer.blocks.identity import Identity
+
+__all__ = [
+    "BLOCKS",
+    "Block",
+    "BlockState",
+    "Context",
+    "Cost",
+    "FeedForward",
+    "Identity",
+    "SelfAttention",
+    "Shape",
+    "block",
+]

@@ -1,0 +1,229 @@
+"""What is a block, and what may it know?
+
+A block is one file: its letter, its maths and its exact cost. It reads and writes the
+stream (batch, time, width), residual sum and norm included, and returns what it must
+remember of the past. Registering it here is all it takes to be used in a pattern.
+"""
+
+# b batch, t time, d width
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parformer.config import ModelConfig, need_at_least
+from parformer.errors import ConfigError
+from parformer.pattern import ALPHABET, BlockSpec, Value
+
+Options: TypeAlias = Mapping[str, Value]
+
+BYTES = 4
+"""Bytes of one remembered number: costs are quoted in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The step that is priced: new tokens, and remembered ones before them."""
+
+    batch: int
+    tgt_len: int
+    mem_len: int
+    memory: int
+    """Tokens remembered when memory is full."""
+
+    def __post_init__(self) -> None:
+        need_at_least("batch", self.batch, 1)
+        need_at_least("tgt_len", self.tgt_len, 1)
+        need_at_least("mem_len", self.mem_len, 0)
+
+    @property
+    def keys(self) -> int:
+        return self.mem_len + self.tgt_len
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a block has and does; two FLOPs per multiply-add."""
+
+    parameters: int = 0
+    flops: int = 0
+    """Per step, with the memory projected again: the papers' way, and training's."""
+    flops_cached: int = 0
+    """Per step, with projected keys and values remembered: inference."""
+    state_bytes_per_token: int = 0
+    state_bytes: int = 0
+    """With memory full, for the whole batch."""
+
+    def shared(self) -> Cost:
+        """The same work with parameters that are counted elsewhere."""
+        return replace(self, parameters=0)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.parameters + other.parameters,
+            self.flops + other.flops,
+            self.flops_cached + other.flops_cached,
+            self.state_bytes_per_token + other.state_bytes_per_token,
+            self.state_bytes + other.state_bytes,
+        )
+
+
+class BlockState(ABC):
+    """What one block remembers of the past; never changed once it was handed out."""
+
+    @property
+    @abstractmethod
+    def batch(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Tokens remembered."""
+
+    @abstractmethod
+    def tensors(self) -> Iterator[Tensor]:
+        """The remembered numbers, and no more."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all blocks share in one step."""
+
+    config: ModelConfig
+    memory: int
+    """Tokens that a state may keep after this step."""
+    position: int = 0
+    """Tokens read before this step."""
+    biases: tuple[Tensor, Tensor] | None = None
+    """Content and position bias of relative attention, where all layers share them."""
+    padding: Tensor | None = None
+    """(batch, time), true where there is a token and false where there is none."""
+    sinusoids: Callable[[int], Tensor] | None = None
+    """Embeddings of the distances n−1 … 0, with this step's dropout."""
+    memo: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
+        """What `make` gives, made by the first block of a step that asks for it."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+
+class Block(nn.Module, ABC):
+    """One step of the stream."""
+
+    letter: ClassVar[str]
+    options: ClassVar[Mapping[str, type]] = {}
+    """The options that may follow the letter, and their types."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.norm == "pre"
+        self.norm = make_norm(config)
+        self.dropout = config.dropout
+
+    @abstractmethod
+    def forward(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        """The stream after this block, and what to remember."""
+
+    @classmethod
+    @abstractmethod
+    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+        """Exactly what the built block has and does; builds nothing."""
+
+    def read(self, x_btd: Tensor) -> Tensor:
+        """What the block's maths sees of the stream."""
+        return self.norm(x_btd) if self.pre_norm else x_btd
+
+    def write(self, x_btd: Tensor, y_btd: Tensor) -> Tensor:
+        """The stream with the block's answer added."""
+        if self.training and self.dropout:
+            y_btd = F.dropout(y_btd, self.dropout)
+        sum_btd = x_btd + y_btd
+        return sum_btd if self.pre_norm else self.norm(sum_btd)
+
+
+BLOCKS: dict[str, type[Block]] = {}
+
+B = TypeVar("B", bound=type[Block])
+
+
+def block(letter: str) -> Callable[[B], B]:
+    """Register a block under a letter of the alphabet."""
+
+    def register(cls: B) -> B:
+        assert letter in ALPHABET, letter
+        assert letter not in BLOCKS, letter
+        cls.letter = letter
+        BLOCKS[letter] = cls
+        return cls
+
+    return register
+
+
+@lru_cache(maxsize=4096)
+def find_block(spec: BlockSpec) -> type[Block]:
+    """The class that builds this block, once its options are known to be fine."""
+    built = " ".join(sorted(BLOCKS))
+    if spec.inside is not None:
+        raise ConfigError(f"bottleneck {str(spec)!r} cannot be built yet; blocks built: {built}")
+    if spec.letter not in BLOCKS:
+        raise ConfigError(
+            f"block {spec.letter!r} ({ALPHABET[spec.letter]}) cannot be built yet; "
+            f"blocks built: {built}"
+        )
+    cls = BLOCKS[spec.letter]
+    for name, value in spec.options.items():
+        if name not in cls.options:
+            known = ", ".join(sorted(cls.options)) or "none"
+            raise ConfigError(f"unknown option {name!r} in {str(spec)!r}; known options: {known}")
+        if type(value) is not cls.options[name]:
+            raise ConfigError(
+                f"option {name!r} in {str(spec)!r} takes {a_kind(cls.options[name])}, got {value!r}"
+            )
+        if isinstance(value, int) and value < 1:
+            raise ConfigError(f"option {name!r} in {str(spec)!r} must be at least 1, got {value}")
+    return cls
+
+
+def a_kind(kind: type) -> str:
+    return {int: "a whole number", float: "a number", str: "a word", bool: "no value"}[kind]
+
+
+def make_norm(config: ModelConfig, width: int = 0) -> nn.Module:
+    width = width or config.d_model
+    if config.norm_type == "rms":
+        return nn.RMSNorm(width, eps=config.norm_eps)
+    return nn.LayerNorm(width, eps=config.norm_eps)
+
+
+def norm_parameters(config: ModelConfig, width: int = 0) -> int:
+    return (width or config.d_model) * (1 if config.norm_type == "rms" else 2)
+
+
+def linear_cost(inputs: int, outputs: int, tokens: int, *, bias: bool, share: float = 1.0) -> Cost:
+    """One linear map of this many tokens (or a share of them), none of them remembered."""
+    flops = round(2 * inputs * outputs * tokens * share)
+    return Cost(inputs * outputs + (outputs if bias else 0), flops, flops)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}

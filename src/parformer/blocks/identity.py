@@ -1,0 +1,25 @@
+"""The block that does nothing: a search's way of saying that a layer is not needed."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from parformer.blocks.base import Block, BlockState, Context, Cost, Options, Shape, block
+from parformer.config import ModelConfig
+
+
+@block("i")
+class Identity(Block):
+    """The stream as it is."""
+
+    def __init__(self, config: ModelConfig, options: Options) -> None:
+        nn.Module.__init__(self)
+
+    def forward(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        return x_btd, None
+
+    @classmethod
+    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+        return Cost()

@@ -1,0 +1,280 @@
+"""How do published weights come in?
+
+Each function takes a Hugging Face state dict (tensors by name) and its configuration (a
+dict) and gives a Parformer model with the same numbers. What it cannot represent exactly
+it refuses; no weight is left over or made up in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parformer.config import ModelConfig
+from parformer.errors import ConfigError, InputError
+from parformer.model import Model, build_from
+
+ACTIVATION_NAMES = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+class Checkpoint:
+    """Foreign weights by name, which notes what was taken."""
+
+    def __init__(self, weights: Mapping[str, Tensor], prefix: str) -> None:
+        self.weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+        self.taken: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.weights
+
+    def take(self, name: str) -> Tensor:
+        if name not in self.weights:
+            raise InputError(
+                f"the weights lack {name!r}; they belong to another model or configuration"
+            )
+        self.taken.add(name)
+        return self.weights[name]
+
+    def linear(self, theirs: str, ours: str, *, transposed: bool = False) -> dict[str, Tensor]:
+        """Weight and, where there is one, bias."""
+        weight = self.take(f"{theirs}.weight")
+        taken = {f"{ours}.weight": weight.T if transposed else weight}
+        if f"{theirs}.bias" in self:
+            taken[f"{ours}.bias"] = self.take(f"{theirs}.bias")
+        return taken
+
+    def joined(self, theirs: list[str], ours: str) -> dict[str, Tensor]:
+        """Several linear maps of the same input as one."""
+        parts = [self.linear(name, ours) for name in theirs]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def refuse_leftovers(self, *harmless: str) -> None:
+        """Every weight must have been used, but for buffers and second names of tied ones."""
+        for name in sorted(self.weights.keys() - self.taken):
+            if not name.endswith(harmless):
+                raise InputError(f"the weights hold {name!r}, which this model has no place for")
+
+
+def from_transformer_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+    """Transformer-XL (`TransfoXLLMHeadModel`), with its adaptive embedding and head."""
+    layers = whole(config, "n_layer")
+    cutoffs = [c for c in config.get("cutoffs", []) if 0 < c < config["vocab_size"]]
+    if not config.get("proj_share_all_but_first", True):
+        raise ConfigError("proj_share_all_but_first=false is not supported")
+    ours = ModelConfig(
+        family="transformer-xl",
+        pattern=f"(sf)x{layers}",  # type: ignore[arg-type]
+        vocab_size=whole(config, "vocab_size"),
+        d_model=whole(config, "d_model"),
+        n_head=whole(config, "n_head"),
+        d_head=whole(config, "d_head"),
+        d_inner=whole(config, "d_inner"),
+        position_bias="per-layer" if config.get("untie_r", True) else "shared",
+        norm="pre" if config.get("pre_lnorm") else "post",
+        norm_eps=config.get("layer_norm_epsilon", 1e-5),
+        embedding="adaptive",
+        d_embed=whole(config, "d_embed"),
+        cutoffs=tuple(cutoffs),
+        div_val=config.get("div_val", 1),
+        tie_weights=config.get("tie_word_embeddings", config.get("tie_weight", True)),
+        dropout=config.get("dropout", 0.0),
+        dropatt=config.get("dropatt", 0.0),
+        mem_len=whole(config, "mem_len"),
+        clamp_len=config.get("clamp_len", -1),
+        same_length=config.get("same_length", False),
+    )
+    source = Checkpoint(weights, "transformer.")
+    tables = len(ours.clusters) if ours.div_val > 1 else 1
+    got: dict[str, Tensor] = {}
+    for i in range(tables):
+        got[f"embedding.words.tables.{i}"] = source.take(f"word_emb.emb_layers.{i}.weight")
+        if not ours.tie_weights:
+            got[f"head.tables.{i}"] = source.take(f"crit.out_layers.{i}.weight")
+        if f"word_emb.emb_projs.{i}" in source:
+            got[f"embedding.words.projections.{i}"] = source.take(f"word_emb.emb_projs.{i}")
+    if "crit.out_projs.0" in source and "embedding.words.projections.0" in got:
+        got["head.projections.0"] = source.take("crit.out_projs.0")
+    biases = [source.take(f"crit.out_layers.{i}.bias") for i in range(tables)]
+    got["head.bias"] = torch.cat(biases)
+    if cutoffs:
+        got["head.cluster_weight"] = source.take("crit.cluster_weight")
+        got["head.cluster_bias"] = source.take("crit.cluster_bias")
+    if ours.position_bias == "shared":
+        got["content_bias"] = source.take("r_w_bias").flatten()
+        got["position_bias"] = source.take("r_r_bias").flatten()
+    for i in range(layers):
+        theirs, attend, feed = f"layers.{i}", f"blocks.{2 * i}", f"blocks.{2 * i + 1}"
+        got |= source.linear(f"{theirs}.dec_attn.qkv_net", f"{attend}.qkv")
+        got |= source.linear(f"{theirs}.dec_attn.o_net", f"{attend}.out")
+        got |= source.linear(f"{theirs}.dec_attn.r_net", f"{attend}.distance")
+        got |= source.linear(f"{theirs}.dec_attn.layer_norm", f"{attend}.norm")
+        if ours.position_bias == "per-layer":
+            got[f"{attend}.content_bias"] = source.take(f"{theirs}.dec_attn.r_w_bias").flatten()
+            got[f"{attend}.position_bias"] = source.take(f"{theirs}.dec_attn.r_r_bias").flatten()
+        got |= source.linear(f"{theirs}.pos_ff.CoreNet.0", f"{feed}.inner")
+        got |= source.linear(f"{theirs}.pos_ff.CoreNet.3", f"{feed}.out")
+        got |= source.linear(f"{theirs}.pos_ff.layer_norm", f"{feed}.norm")
+    tied = [f"crit.out_layers.{i}.weight" for i in range(tables)]
+    tied += [f"crit.out_projs.{i}" for i in range(1, tables)]
+    source.refuse_leftovers("inv_freq", "r_w_bias", "r_r_bias", *tied)
+    return build_from(ours, got)
+
+
+def from_gpt2(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+    """GPT-2 (`GPT2LMHeadModel` or `GPT2Model`)."""
+    layers, width = whole(config, "n_layer"), whole(config, "n_embd")
+    for flag in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        if config.get(flag):
+            raise ConfigError(f"{flag}=true is not supported")
+    ours = ModelConfig(
+        family="gpt2",
+        pattern=f"(sf)x{layers}",  # type: ignore[arg-type]
+        vocab_size=whole(config, "vocab_size"),
+        d_model=width,
+        n_head=whole(config, "n_head"),
+        d_inner=config.get("n_inner") or 4 * width,
+        max_len=whole(config, "n_positions"),
+        activation=activation(config.get("activation_function", "gelu_new")),
+        norm_eps=config.get("layer_norm_epsilon", 1e-5),
+        tie_weights=config.get("tie_word_embeddings", True),
+        dropout=config.get("resid_pdrop", 0.0),
+        dropatt=config.get("attn_pdrop", 0.0),
+    )
+    source = Checkpoint(weights, "transformer.")
+    got = {
+        "embedding.words.tables.0": source.take("wte.weight"),
+        "embedding.positions": source.take("wpe.weight"),
+    }
+    if not ours.tie_weights:
+        got["head.weight"] = source.take("lm_head.weight")
+    for i in range(layers):
+        theirs, attend, feed = f"h.{i}", f"blocks.{2 * i}", f"blocks.{2 * i + 1}"
+        got |= source.linear(f"{theirs}.ln_1", f"{attend}.norm")
+        got |= source.linear(f"{theirs}.attn.c_attn", f"{attend}.qkv", transposed=True)
+        got |= source.linear(f"{theirs}.attn.c_proj", f"{attend}.out", transposed=True)
+        got |= source.linear(f"{theirs}.ln_2", f"{feed}.norm")
+        got |= source.linear(f"{theirs}.mlp.c_fc", f"{feed}.inner", transposed=True)
+        got |= source.linear(f"{theirs}.mlp.c_proj", f"{feed}.out", transposed=True)
+    got |= source.linear("ln_f", "final_norm")
+    source.refuse_leftovers("attn.bias", "attn.masked_bias", "lm_head.weight")
+    return build_from(ours, got)
+
+
+def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+    """BERT (`BertModel` with or without pooler, or `BertForMaskedLM`)."""
+    layers = whole(config, "num_hidden_layers")
+    source = Checkpoint(weights, "bert.")
+    masked = "cls.predictions.transform.dense.weight" in source
+    ours = ModelConfig(
+        family="bert",
+        pattern=f"(sf)x{layers}",  # type: ignore[arg-type]
+        vocab_size=whole(config, "vocab_size"),
+        d_model=whole(config, "hidden_size"),
+        n_head=whole(config, "num_attention_heads"),
+        d_inner=whole(config, "intermediate_size"),
+        max_len=whole(config, "max_position_embeddings"),
+        activation=activation(config.get("hidden_act", "gelu")),
+        norm_eps=config.get("layer_norm_eps", 1e-12),
+        token_types=whole(config, "type_vocab_size"),
+        tie_weights=config.get("tie_word_embeddings", True),
+        head="masked" if masked else "none",
+        pooler="pooler.dense.weight" in source,
+        dropout=config.get("hidden_dropout_prob", 0.0),
+        dropatt=config.get("attention_probs_dropout_prob", 0.0),
+    )
+    got = {
+        "embedding.words.tables.0": source.take("embeddings.word_embeddings.weight"),
+        "embedding.positions": source.take("embeddings.position_embeddings.weight"),
+        "embedding.types": source.take("embeddings.token_type_embeddings.weight"),
+    }
+    got |= source.linear("embeddings.LayerNorm", "embedding.norm")
+    for i in range(layers):
+        theirs, attend, feed = f"encoder.layer.{i}", f"blocks.{2 * i}", f"blocks.{2 * i + 1}"
+        parts = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
+        got |= source.joined(parts, f"{attend}.qkv")
+        got |= source.linear(f"{theirs}.attention.output.dense", f"{attend}.out")
+        got |= source.linear(f"{theirs}.attention.output.LayerNorm", f"{attend}.norm")
+        got |= source.linear(f"{theirs}.intermediate.dense", f"{feed}.inner")
+        got |= source.linear(f"{theirs}.output.dense", f"{feed}.out")
+        got |= source.linear(f"{theirs}.output.LayerNorm", f"{feed}.norm")
+    if ours.pooler:
+        got |= source.linear("pooler.dense", "pooler")
+    if masked:
+        got |= source.linear("cls.predictions.transform.dense", "head.transform")
+        got |= source.linear("cls.predictions.transform.LayerNorm", "head.norm")
+        got["head.bias"] = source.take("cls.predictions.bias")
+        if not ours.tie_weights:
+            got["head.weight"] = source.take("cls.predictions.decoder.weight")
+    source.refuse_leftovers(
+        "position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
+    )
+    return build_from(ours, got)
+
+
+def from_llama(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+    """Llama (`LlamaForCausalLM`), with plain rotary positions."""
+    layers, heads = whole(config, "num_hidden_layers"), whole(config, "num_attention_heads")
+    rotary = config.get("rope_parameters") or {}
+    scaling = rotary.get("rope_type", "default")
+    if scaling != "default" or config.get("rope_scaling"):
+        raise ConfigError(f"rotary scaling {scaling!r} is not supported; only plain positions are")
+    ours = ModelConfig(
+        family="llama",
+        pattern=f"(sf)x{layers}",  # type: ignore[arg-type]
+        vocab_size=whole(config, "vocab_size"),
+        d_model=whole(config, "hidden_size"),
+        n_head=heads,
+        d_head=config.get("head_dim") or 0,
+        n_kv_head=config.get("num_key_value_heads") or heads,
+        d_inner=whole(config, "intermediate_size"),
+        max_len=whole(config, "max_position_embeddings"),
+        rotary_base=rotary.get("rope_theta", config.get("rope_theta", 10_000.0)),
+        activation=activation(config.get("hidden_act", "silu")),
+        attention_bias=config.get("attention_bias", False),
+        feed_forward_bias=config.get("mlp_bias", False),
+        norm_eps=config.get("rms_norm_eps", 1e-6),
+        tie_weights=config.get("tie_word_embeddings", False),
+        dropatt=config.get("attention_dropout", 0.0),
+    )
+    source = Checkpoint(weights, "model.")
+    got = {"embedding.words.tables.0": source.take("embed_tokens.weight")}
+    if not ours.tie_weights:
+        got["head.weight"] = source.take("lm_head.weight")
+    for i in range(layers):
+        theirs, attend, feed = f"layers.{i}", f"blocks.{2 * i}", f"blocks.{2 * i + 1}"
+        parts = [f"{theirs}.self_attn.{name}_proj" for name in "qkv"]
+        got |= source.joined(parts, f"{attend}.qkv")
+        got |= source.linear(f"{theirs}.self_attn.o_proj", f"{attend}.out")
+        got |= source.linear(f"{theirs}.input_layernorm", f"{attend}.norm")
+        parts = [f"{theirs}.mlp.gate_proj", f"{theirs}.mlp.up_proj"]
+        got |= source.joined(parts, f"{feed}.inner")
+        got |= source.linear(f"{theirs}.mlp.down_proj", f"{feed}.out")
+        got |= source.linear(f"{theirs}.post_attention_layernorm", f"{feed}.norm")
+    got |= source.linear("norm", "final_norm")
+    source.refuse_leftovers("inv_freq", "lm_head.weight")
+    return build_from(ours, got)
+
+
+def whole(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"the configuration needs a whole number {name!r}, got {value!r}")
+    return value
+
+
+def activation(name: str) -> Any:
+    if name not in ACTIVATION_NAMES:
+        raise ConfigError(
+            f"unknown activation {name!r}; known: {', '.join(sorted(ACTIVATION_NAMES))}"
+        )
+    return ACTIVATION_NAMES[name]

@@ -1,0 +1,333 @@
+"""How do tokens become vectors, and vectors probabilities?
+
+Three embeddings (plain, adaptive, factorized) and the heads that are tied to them. An
+adaptive head pays for rare words only where they occur: its loss goes cluster by cluster.
+"""
+
+# b batch, t time, d width, e embedding width, v vocabulary, c = head columns of rare clusters
+# s selected tokens
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parformer.blocks.base import ACTIVATIONS, Cost, Shape, linear_cost, make_norm, norm_parameters
+from parformer.config import ModelConfig
+from parformer.errors import InputError
+
+IGNORE = -100
+"""A target that does not count."""
+
+TAIL_SHARE = 1 / 32
+"""Share of tokens that costs assume in each rare cluster; the true one depends on the text."""
+
+
+class WordEmbedding(nn.Module):
+    """Tokens to vectors of the model's width."""
+
+    tables: nn.ParameterList
+    projections: nn.ParameterList
+    """Each (d, e): from the table's width to the model's."""
+
+
+class SingleTable(WordEmbedding):
+    """One table, and a projection where it is narrower than the model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.embed_width
+        self.tables = nn.ParameterList([nn.Parameter(torch.empty(config.vocab_size, width))])
+        self.projections = nn.ParameterList()
+        if width != config.d_model:
+            self.projections.append(nn.Parameter(torch.empty(config.d_model, width)))
+        self.bias = (
+            nn.Parameter(torch.empty(config.d_model))
+            if config.projection_bias and width != config.d_model
+            else None
+        )
+
+    def forward(self, tokens_bt: Tensor) -> Tensor:
+        x_bte = F.embedding(tokens_bt, self.tables[0])
+        if not len(self.projections):
+            return x_bte
+        return F.linear(x_bte, self.projections[0], self.bias)
+
+
+class ClusterTables(WordEmbedding):
+    """Each cluster of the vocabulary has its own table and projection; rare words are narrow."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.clusters = config.clusters
+        self.width = config.d_model
+        self.tables = nn.ParameterList(
+            [nn.Parameter(torch.empty(c.size, c.width)) for c in self.clusters]
+        )
+        self.projections = nn.ParameterList(
+            [nn.Parameter(torch.empty(config.d_model, c.width)) for c in self.clusters]
+        )
+
+    def forward(self, tokens_bt: Tensor) -> Tensor:
+        flat_n = tokens_bt.flatten()
+        x_nd = self.tables[0].new_zeros(flat_n.shape[0], self.width)
+        for cluster, table, projection in zip(
+            self.clusters, self.tables, self.projections, strict=True
+        ):
+            places_s = ((flat_n >= cluster.low) & (flat_n < cluster.high)).nonzero()[:, 0]
+            rows_se = F.embedding(flat_n[places_s] - cluster.low, table)
+            x_nd = x_nd.index_copy(0, places_s, F.linear(rows_se, projection))
+        return torch.unflatten(x_nd, 0, tokens_bt.shape)
+
+
+class Embedding(nn.Module):
+    """Words, and where the family has them positions, token types and a norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.words: WordEmbedding = (
+            ClusterTables(config) if has_cluster_tables(config) else SingleTable(config)
+        )
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.dropout = config.dropout
+        self.positions = (
+            nn.Parameter(torch.empty(config.max_len, config.d_model))
+            if config.positions == "learned"
+            else None
+        )
+        self.types = (
+            nn.Parameter(torch.empty(config.token_types, config.d_model))
+            if config.token_types
+            else None
+        )
+        self.norm = make_norm(config) if config.embedding_norm else None
+
+    def forward(self, tokens_bt: Tensor, types_bt: Tensor | None, position: int) -> Tensor:
+        x_btd: Tensor = self.words(tokens_bt)
+        if self.scale != 1.0:
+            x_btd = x_btd * self.scale
+        if self.positions is not None:
+            x_btd = x_btd + self.positions[position : position + tokens_bt.shape[1]]
+        if self.types is not None:
+            row = self.types[0] if types_bt is None else F.embedding(types_bt, self.types)
+            x_btd = x_btd + row
+        if self.norm is not None:
+            x_btd = self.norm(x_btd)
+        return F.dropout(x_btd, self.dropout) if self.training and self.dropout else x_btd
+
+
+class Head(nn.Module):
+    """Vectors to log-probabilities and losses."""
+
+    def logits(self, x_btd: Tensor) -> Tensor:
+        """Numbers whose log_softmax over the vocabulary are log-probabilities."""
+        raise AssertionError
+
+    def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
+        """Negative log-probability of each target, in fp32."""
+        raise AssertionError
+
+
+class FlatHead(Head):
+    """One row per token of the vocabulary; for masked words with BERT's transform before it."""
+
+    def __init__(self, config: ModelConfig, words: WordEmbedding) -> None:
+        super().__init__()
+        width = config.embed_width
+        tied = words.tables[0] if config.tie_weights else None
+        self.weight = nn.Parameter(torch.empty(config.vocab_size, width)) if tied is None else tied
+        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.output_bias else None
+        self.projection: nn.Parameter | None = None
+        self.transform: nn.Linear | None = None
+        if config.head == "masked":
+            self.transform = nn.Linear(config.d_model, width)
+            self.activation = ACTIVATIONS[config.activation]
+            self.norm = make_norm(config, width)
+        elif width != config.d_model:
+            self.projection = (
+                words.projections[0]
+                if config.tie_projections == "all"
+                else nn.Parameter(torch.empty(config.d_model, width))
+            )
+
+    def logits(self, x_btd: Tensor) -> Tensor:
+        if self.transform is not None:
+            x_btd = self.norm(self.activation(self.transform(x_btd)))
+        elif self.projection is not None:
+            x_btd = x_btd @ self.projection
+        return F.linear(x_btd, self.weight, self.bias)
+
+    def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(x_nd).float(), targets_n, reduction="none")
+
+
+class ClusterHead(Head):
+    """A short list of frequent words, and one column for each cluster of rarer ones."""
+
+    def __init__(self, config: ModelConfig, words: WordEmbedding) -> None:
+        super().__init__()
+        self.clusters = config.clusters
+        rare = len(self.clusters) - 1
+        self.one_table = config.div_val == 1
+        if config.tie_weights:
+            self.tables: list[Tensor] | nn.ParameterList = words.tables
+        elif self.one_table:
+            table = nn.Parameter(torch.empty(config.vocab_size, config.embed_width))
+            self.tables = nn.ParameterList([table])
+        else:
+            self.tables = nn.ParameterList(
+                [nn.Parameter(torch.empty(c.size, c.width)) for c in self.clusters]
+            )
+        self.projections = nn.ParameterList()
+        if len(words.projections):
+            for i, cluster in enumerate(self.clusters):
+                tied = config.tie_projections == "all" or (
+                    config.tie_projections == "tails" and i > 0
+                )
+                shared = words.projections[0 if self.one_table else i]
+                self.projections.append(
+                    shared if tied else nn.Parameter(torch.empty(config.d_model, cluster.width))
+                )
+        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.output_bias else None
+        self.cluster_weight = nn.Parameter(torch.empty(rare, config.embed_width))
+        self.cluster_bias = nn.Parameter(torch.empty(rare)) if config.output_bias else None
+
+    def _project(self, x_nd: Tensor, i: int) -> Tensor:
+        return x_nd @ self.projections[i] if len(self.projections) else x_nd
+
+    def _tables(self) -> list[Tensor]:
+        if self.one_table:
+            return list(torch.split(self.tables[0], [c.size for c in self.clusters]))
+        return list(self.tables)
+
+    def _biases(self) -> list[Tensor | None]:
+        if self.bias is None:
+            return [None] * len(self.clusters)
+        return list(torch.split(self.bias, [c.size for c in self.clusters]))
+
+    def _short_list(self, x_nd: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
+        """Logits of the frequent words, then of the rare clusters."""
+        x_ne = self._project(x_nd, 0)
+        words = F.linear(x_ne, table, bias)
+        return torch.cat((words, F.linear(x_ne, self.cluster_weight, self.cluster_bias)), dim=-1)
+
+    def logits(self, x_btd: Tensor) -> Tensor:
+        tables, biases = self._tables(), self._biases()
+        head_btc = self._short_list(x_btd, tables[0], biases[0]).float().log_softmax(-1)
+        first = self.clusters[0].size
+        parts = [head_btc[..., :first]]
+        for i in range(1, len(self.clusters)):
+            tail = F.linear(self._project(x_btd, i), tables[i], biases[i]).float().log_softmax(-1)
+            parts.append(tail + head_btc[..., first + i - 1 : first + i])
+        return torch.cat(parts, dim=-1)
+
+    def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
+        tables, biases = self._tables(), self._biases()
+        first = self.clusters[0].size
+        columns_n = targets_n
+        rows = []
+        for i, cluster in enumerate(self.clusters[1:], start=1):
+            inside_n = (targets_n >= cluster.low) & (targets_n < cluster.high)
+            columns_n = torch.where(inside_n, first + i - 1, columns_n)
+            rows.append(inside_n.nonzero()[:, 0])
+        head_nc = self._short_list(x_nd, tables[0], biases[0]).float()
+        losses_n = F.cross_entropy(head_nc, columns_n, reduction="none")
+        for i, places_s in enumerate(rows, start=1):
+            if len(places_s):
+                tail = F.linear(self._project(x_nd[places_s], i), tables[i], biases[i]).float()
+                inside_s = targets_n[places_s] - self.clusters[i].low
+                extra_s = F.cross_entropy(tail, inside_s, reduction="none")
+                losses_n = losses_n.index_add(0, places_s, extra_s)
+        return losses_n
+
+
+def make_head(config: ModelConfig, words: WordEmbedding) -> Head | None:
+    if config.head == "none":
+        return None
+    return (ClusterHead if len(config.clusters) > 1 else FlatHead)(config, words)
+
+
+def has_cluster_tables(config: ModelConfig) -> bool:
+    return config.div_val > 1 and len(config.clusters) > 1
+
+
+def embedding_cost(config: ModelConfig, shape: Shape) -> Cost:
+    """Tables, projections, positions, types and norm of the input side."""
+    tokens = shape.batch * shape.tgt_len
+    parameters = sum(cluster.size * cluster.width for cluster in config.clusters)
+    if not has_cluster_tables(config):
+        parameters = config.vocab_size * config.embed_width
+    if config.positions == "learned":
+        parameters += config.max_len * config.d_model
+    parameters += config.token_types * config.d_model
+    if config.embedding_norm:
+        parameters += norm_parameters(config)
+    cost = Cost(parameters)
+    if has_cluster_tables(config):
+        for cluster, share in zip(config.clusters, token_shares(config), strict=True):
+            cost += linear_cost(cluster.width, config.d_model, tokens, bias=False, share=share)
+    elif config.embed_width != config.d_model:
+        cost += linear_cost(config.embed_width, config.d_model, tokens, bias=config.projection_bias)
+    return cost
+
+
+def head_cost(config: ModelConfig, shape: Shape) -> Cost:
+    """What the head adds to the embedding, and the work of its loss or logits."""
+    tokens, d = shape.batch * shape.tgt_len, config.d_model
+    cost = linear_cost(d, d, shape.batch, bias=True) if config.pooler else Cost()
+    if config.head == "none":
+        return cost
+    if len(config.clusters) > 1:
+        return cost + cluster_head_cost(config, tokens)
+    if config.head == "masked":
+        cost += linear_cost(d, config.embed_width, tokens, bias=True)
+        cost += Cost(norm_parameters(config, config.embed_width))
+    elif config.embed_width != d:
+        project = linear_cost(d, config.embed_width, tokens, bias=False)
+        cost += project.shared() if config.tie_projections == "all" else project
+    words = linear_cost(config.embed_width, config.vocab_size, tokens, bias=False)
+    cost += words.shared() if config.tie_weights else words
+    return cost + Cost(config.vocab_size if config.output_bias else 0)
+
+
+def cluster_head_cost(config: ModelConfig, tokens: int) -> Cost:
+    rare = len(config.clusters) - 1
+    bias = config.output_bias
+    cost = linear_cost(config.embed_width, rare, tokens, bias=bias)
+    cost += Cost(config.vocab_size if bias else 0)
+    projected = has_cluster_tables(config) or config.embed_width != config.d_model
+    for i, (cluster, share) in enumerate(zip(config.clusters, token_shares(config), strict=True)):
+        share = share if i else 1.0  # every token asks the short list
+        words = linear_cost(cluster.width, cluster.size, tokens, bias=False, share=share)
+        cost += words.shared() if config.tie_weights else words
+        if projected:
+            tied = config.tie_projections == "all" or (config.tie_projections == "tails" and i > 0)
+            project = linear_cost(config.d_model, cluster.width, tokens, bias=False, share=share)
+            cost += project.shared() if tied else project
+    return cost
+
+
+def token_shares(config: ModelConfig) -> list[float]:
+    """The share of tokens that falls into each cluster, as costs assume it."""
+    rare = len(config.clusters) - 1
+    return [1 - rare * TAIL_SHARE] + [TAIL_SHARE] * rare
+
+
+def check_tokens(tokens: Tensor, size: int, what: str) -> None:
+    """Refuse what is no (batch, time) of whole numbers below `size`."""
+    if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise InputError(
+            f"{what} must be whole numbers of shape (batch, time), "
+            f"got {tokens.dtype} of shape {tuple(tokens.shape)}"
+        )
+    if tokens.numel() == 0:
+        raise InputError(f"{what} are empty, shape {tuple(tokens.shape)}; give at least one")
+    if torch.compiler.is_compiling() or tokens.device.type != "cpu":
+        return  # looking would stop the graph or the device
+    low, high = (int(value) for value in torch.aminmax(tokens))
+    if low < 0 or high >= size:
+        bad = low if low < 0 else high
+        raise InputError(f"{what} hold {bad}, outside 0 … {size - 1}; is it another vocabulary?")

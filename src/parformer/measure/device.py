@@ -1,0 +1,162 @@
+"""Which machine said so, when, and with which versions?
+
+>>> receipt = Receipt.issue("a doctest", threads=2)
+>>> receipt.threads, receipt.parformer == parformer.__version__
+(2, True)
+
+Facts about the machine, never its name, its user or a path: receipts are published.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+import parformer
+from parformer.errors import ConfigError
+
+CPUINFO = Path("/proc/cpuinfo")
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """What a speed depends on. None means that this system does not tell."""
+
+    cpu: str
+    cores: int
+    """Cores this process may use, which a container can make fewer than there are."""
+
+    ram_bytes: int | None
+    simd: str
+    """The widest vector instructions that PyTorch uses here, such as AVX512."""
+
+    mkldnn: bool
+    """Whether PyTorch has oneDNN for its matrix products."""
+
+    native_bf16: bool | None
+    """Whether the CPU computes in bfloat16; without, oneDNN emulates it, more slowly."""
+
+    accelerator: str | None
+    os: str
+    python: str
+    torch: str
+    threads: int
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """What goes with every speed or size that is claimed."""
+
+    what: str
+    """What was measured, in words."""
+
+    device: Device
+    date: str
+    """In UTC, to the second: 2026-11-15T09:30:00Z."""
+
+    parformer: str
+    torch: str
+    threads: int
+
+    @classmethod
+    def issue(
+        cls, what: str, *, threads: int | None = None, when: datetime | None = None
+    ) -> Receipt:
+        """A receipt of this machine, for now unless another time is given."""
+        device = describe_device(threads)
+        when = datetime.now(UTC) if when is None else when.astimezone(UTC)
+        return cls(
+            what=what,
+            device=device,
+            date=when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            parformer=parformer.__version__,
+            torch=device.torch,
+            threads=device.threads,
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def line(self) -> str:
+        """The receipt in one line for people."""
+        machine = self.device.accelerator or self.device.cpu
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        versions = f"torch {self.torch.split('+')[0]}, parformer {self.parformer}"
+        return f"{machine}, {threads}, {versions}, {self.date[:10]}"
+
+
+def describe_device(threads: int | None = None) -> Device:
+    """The machine this runs on; threads are PyTorch's own number unless given."""
+    cpuinfo = CPUINFO.read_text(errors="replace") if CPUINFO.is_file() else ""
+    return Device(
+        cpu=_cpu_name(cpuinfo),
+        cores=_cores(),
+        ram_bytes=_ram_bytes(),
+        simd=torch.backends.cpu.get_cpu_capability(),
+        mkldnn=torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+        native_bf16=_native_bf16(cpuinfo),
+        accelerator=_accelerator(),
+        os=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        threads=torch.get_num_threads() if threads is None else threads,
+    )
+
+
+@contextmanager
+def pinned_threads(threads: int | None) -> Iterator[int]:
+    """Compute with this many threads inside; None leaves the number as it is."""
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads must be at least 1, got {threads}")
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _cpu_name(cpuinfo: str) -> str:
+    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    name = named[1] if named else platform.processor() or platform.machine() or "unknown CPU"
+    return " ".join(re.sub(r"\((R|TM)\)", " ", name, flags=re.IGNORECASE).split())
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _ram_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _native_bf16(cpuinfo: str) -> bool | None:
+    # x86 lists its abilities under "flags", ARM under "Features"
+    listed = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return None if listed is None else not BF16_FLAGS.isdisjoint(listed[1].split())
+
+
+def _accelerator() -> str | None:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    if torch.accelerator.is_available():
+        return str(torch.accelerator.current_accelerator())
+    return None

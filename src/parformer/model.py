@@ -1,0 +1,390 @@
+"""Embedding, stack of blocks, head: one model for every family and pattern.
+
+>>> import parformer as pf, torch
+>>> model = pf.build(pf.preset("pocket", pattern="(sfff)x2 (f)x4"))
+>>> tokens = torch.randint(256, (1, 16))
+>>> out = model(tokens)
+>>> out.logits.shape
+torch.Size([1, 16, 256])
+>>> model(tokens, state=out.state).state.position
+32
+"""
+
+# b batch, t time, d width, v vocabulary, n = b × t
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parformer import folder
+from parformer.blocks.attention import SelfAttention
+from parformer.blocks.base import BlockState, Context, find_block, make_norm
+from parformer.blocks.memory import InputMemory, KeyValueMemory
+from parformer.config import ModelConfig
+from parformer.embedding import IGNORE, Embedding, check_tokens, make_head
+from parformer.errors import ConfigError, FolderError, InputError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What a model remembers of the text so far. Give it back with the tokens that follow."""
+
+    batch: int
+    memory: int
+    """Tokens that the blocks may keep."""
+    position: int
+    """Tokens read so far, within the window where positions are learned."""
+    blocks: tuple[BlockState | None, ...]
+    window_bt: Tensor | None = None
+    """The tokens themselves, where learned positions may have to read them again."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of everything remembered in the blocks."""
+        return sum(block.bytes for block in self.blocks if block is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """What a step gives."""
+
+    hidden: Tensor
+    """(batch, time, width) before the head."""
+    state: State | None
+    logits: Tensor | None = None
+    """(batch, time, vocabulary), when no targets were given."""
+    loss: Tensor | None = None
+    """Mean negative log-probability of the targets that count."""
+    losses: Tensor | None = None
+    """(batch, time), 0 where a target does not count."""
+    pooled: Tensor | None = None
+    """(batch, width), for models with a pooler."""
+
+
+class Model(nn.Module):
+    """A language model that follows its pattern."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        self.blocks = nn.ModuleList(
+            find_block(spec)(config, spec.options)  # type: ignore[call-arg]
+            for spec in config.pattern
+        )
+        self.final_norm = make_norm(config) if config.final_norm else None
+        self.head = make_head(config, self.embedding.words)
+        self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
+        self.content_bias: nn.Parameter | None = None
+        self.position_bias: nn.Parameter | None = None
+        if config.positions == "relative" and config.position_bias == "shared":
+            inside = config.n_head * config.head_width(config.n_head)
+            self.content_bias = nn.Parameter(torch.empty(inside))
+            self.position_bias = nn.Parameter(torch.empty(inside))
+        self._sinusoids: Tensor | None = None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        state: State | None = None,
+        targets: Tensor | None = None,
+        *,
+        token_types: Tensor | None = None,
+        padding: Tensor | None = None,
+        last_only: bool = False,
+    ) -> Output:
+        """Read tokens after what `state` remembers; give logits, or the loss of `targets`.
+
+        `padding` (batch, time) is true where there is a token, for models that see both
+        sides. `last_only` gives the logits of the last token alone, as generation needs them.
+        """
+        self._check_inputs(tokens, state, targets, token_types, padding)
+        if state is None:
+            state = self.initial_state(tokens.shape[0])
+        fresh = tokens.shape[1]
+        window = tokens
+        if self.config.positions == "learned":
+            state, tokens, window = self._slide(state, tokens)
+        x_btd, after = self._run(tokens, state, token_types, padding)
+        if tokens.shape[1] > fresh:
+            x_btd = x_btd[:, -fresh:]
+        pooled = None if self.pooler is None else torch.tanh(self.pooler(x_btd[:, 0]))
+        new = None
+        if self.config.causal:
+            keep = window if self.config.positions == "learned" else None
+            new = State(state.batch, state.memory, state.position + tokens.shape[1], after, keep)
+        if self.training and self.config.dropout and self.config.family == "transformer-xl":
+            x_btd = F.dropout(x_btd, self.config.dropout)
+        if targets is None:
+            logits = None
+            if self.head is not None:
+                logits = self.head.logits(x_btd[:, -1:] if last_only else x_btd)
+            return Output(x_btd, new, logits=logits, pooled=pooled)
+        loss, losses_bt = self._losses(x_btd, targets)
+        return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled)
+
+    def _run(
+        self, tokens: Tensor, state: State, token_types: Tensor | None, padding: Tensor | None
+    ) -> tuple[Tensor, tuple[BlockState | None, ...]]:
+        x_btd = self.embedding(tokens, token_types, state.position)
+        shared = self.content_bias is not None and self.position_bias is not None
+        context = Context(
+            self.config,
+            state.memory,
+            state.position,
+            cast("tuple[Tensor, Tensor]", (self.content_bias, self.position_bias))
+            if shared
+            else None,
+            padding,
+            lambda count: self._distance_embeddings(count, context),
+        )
+        after = []
+        for block, before in zip(self.blocks, state.blocks, strict=True):
+            x_btd, remembered = block(x_btd, before, context)
+            after.append(remembered)
+        if self.final_norm is not None:
+            x_btd = self.final_norm(x_btd)
+        return x_btd, tuple(after)
+
+    def _losses(self, x_btd: Tensor, targets_bt: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.head is not None
+        flat_n = targets_bt.flatten()
+        counted_n = flat_n != IGNORE
+        if bool(counted_n.all()):
+            losses_n = self.head.losses(x_btd.flatten(0, 1), flat_n)
+            return losses_n.mean(), losses_n.view(targets_bt.shape)
+        places_s = counted_n.nonzero()[:, 0]
+        if not len(places_s):
+            raise InputError(f"every target is {IGNORE}, so no token counts; mask fewer")
+        losses_s = self.head.losses(x_btd.flatten(0, 1)[places_s], flat_n[places_s])
+        losses_n = losses_s.new_zeros(flat_n.shape).index_copy(0, places_s, losses_s)
+        return losses_s.mean(), losses_n.view(targets_bt.shape)
+
+    def initial_state(
+        self, batch: int = 1, memory: int | None = None, *, zeros: bool = False
+    ) -> State:
+        """The state before the first token: an empty memory, or one full of zeros.
+
+        The authors of Transformer-XL start from an empty memory, Hugging Face's port from
+        zeros, which attention does see.
+        """
+        if batch < 1:
+            raise InputError(f"batch must be at least 1, got {batch}")
+        if memory is None:
+            memory = self.config.memory
+        if memory < 0:
+            raise InputError(f"memory must not be negative, got {memory}")
+        if self.config.positions == "learned":
+            memory = min(memory, self.config.max_len)
+        blocks: tuple[BlockState | None, ...] = (None,) * len(self.blocks)
+        if zeros and memory:
+            if self.config.positions == "learned" or not self.config.causal:
+                raise InputError("zeros=True needs a model with segment memory (transformer-xl)")
+            weight = next(self.parameters())
+            empty_bmd = weight.new_zeros(batch, memory, self.config.d_model)
+            blocks = tuple(
+                InputMemory(empty_bmd) if isinstance(block, SelfAttention) else None
+                for block in self.blocks
+            )
+        return State(batch, memory, 0, blocks)
+
+    def _slide(self, state: State, tokens: Tensor) -> tuple[State, Tensor, Tensor]:
+        """Past its window, a model with learned positions drops the oldest tokens and reads again.
+
+        Gives the state to start from, the tokens to run, and all tokens of the window.
+        """
+        limit, past = self.config.max_len, state.window_bt
+        if tokens.shape[1] > limit:
+            raise InputError(
+                f"{tokens.shape[1]} tokens exceed the window of {limit}; "
+                "give them in pieces and carry the state"
+            )
+        if past is None:
+            return state, tokens, tokens
+        window = torch.cat((past, tokens), dim=1)
+        if window.shape[1] <= limit:
+            return state, tokens, window
+        window = window[:, -limit:]
+        return self.initial_state(state.batch, state.memory), window, window
+
+    def _distance_embeddings(self, count: int, context: Context) -> Tensor:
+        """Sinusoids of the distances count−1 … 0, with one dropout mask per step."""
+        table: Tensor = context.once(("sinusoids", count), lambda: self._sinusoid_table(count))
+        return table
+
+    def _sinusoid_table(self, count: int) -> Tensor:
+        weight = self.embedding.words.tables[0]
+        known = self._sinusoids
+        if known is None or known.shape[0] < count or known.device != weight.device:
+            known = sinusoids(max(count, 64), self.config.d_model, self.config.clamp_len)
+            self._sinusoids = known = known.to(weight.device)
+        table = known[known.shape[0] - count :].to(weight.dtype)
+        if self.training and self.config.dropout:
+            return F.dropout(table, self.config.dropout)
+        return table
+
+    def _check_inputs(
+        self,
+        tokens: Tensor,
+        state: State | None,
+        targets: Tensor | None,
+        token_types: Tensor | None,
+        padding: Tensor | None,
+    ) -> None:
+        config = self.config
+        check_tokens(tokens, config.vocab_size, "tokens")
+        if targets is not None:
+            if targets.shape != tokens.shape:
+                raise InputError(
+                    f"targets have shape {tuple(targets.shape)}, tokens {tuple(tokens.shape)}; "
+                    "they must agree"
+                )
+            if self.head is None:
+                raise InputError("this model has no head; build it with head='lm' or 'masked'")
+            check_tokens(targets.masked_fill(targets == IGNORE, 0), config.vocab_size, "targets")
+        if token_types is not None:
+            if not config.token_types:
+                raise InputError("this model has no token types; set token_types=2 to build them")
+            check_tokens(token_types, config.token_types, "token_types")
+        if padding is not None and (config.causal or padding.shape != tokens.shape):
+            raise InputError(
+                "padding is for models that see both sides, with the shape of tokens "
+                f"{tuple(tokens.shape)}; got {tuple(padding.shape)}"
+            )
+        if state is not None:
+            self._check_state(state, tokens.shape[0])
+
+    def _check_state(self, state: State, batch: int) -> None:
+        if not self.config.causal:
+            raise InputError("a model that sees both sides carries no state; leave it out")
+        if state.batch != batch:
+            raise InputError(
+                f"the state belongs to a batch of {state.batch}, the tokens to one of {batch}; "
+                "start with initial_state or use the same batch"
+            )
+        if len(state.blocks) != len(self.blocks):
+            raise InputError(
+                f"the state belongs to a model of {len(state.blocks)} blocks, "
+                f"this one has {len(self.blocks)}"
+            )
+        if self.training and any(isinstance(block, KeyValueMemory) for block in state.blocks):
+            raise InputError(
+                "this state was made for inference; training starts from initial_state "
+                "or goes on with a state of its own"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write the model into a folder: weights, configuration, checksums."""
+        weights = {name: p.detach() for name, p in self.named_parameters()}
+        folder.write_model(Path(path), weights, self.config.to_dict())
+
+
+def sinusoids(count: int, width: int, clamp_len: int) -> Tensor:
+    """Sines, then cosines, of the distances count−1 … 0 at falling rates."""
+    distance_n = torch.arange(count - 1, -1, -1.0)
+    if clamp_len >= 0:
+        distance_n = distance_n.clamp(max=clamp_len)
+    rate_k = 1 / (10_000 ** (torch.arange(0.0, width, 2.0) / width))
+    angle_nk = torch.outer(distance_n, rate_k)
+    return torch.cat((angle_nk.sin(), angle_nk.cos()), dim=-1)
+
+
+def build(
+    config: ModelConfig,
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """A new model with random weights, in evaluation mode; the same seed gives the same weights."""
+    model = _empty(config, device, dtype)
+    initialise(model, torch.Generator(device).manual_seed(seed))
+    return model.eval()
+
+
+def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any) -> Model:
+    """The model that `Model.save` wrote; `changes` may replace fields that shape no weight."""
+    values, weights = folder.read_model(Path(path))
+    try:
+        config = ModelConfig.from_dict(values)
+    except ConfigError as error:
+        raise FolderError(f"{str(path)!r} has a broken config.json: {error}") from None
+    model = _empty(config.replaced(**changes), device, torch.float32)
+    fill(model, weights, f"the weights in {str(path)!r}")
+    return model.eval()
+
+
+def build_from(config: ModelConfig, weights: dict[str, Tensor]) -> Model:
+    """A model with these weights, by the names that `Model.named_parameters` gives."""
+    model = _empty(config, "cpu", torch.float32)
+    fill(model, weights, "the weights")
+    return model.eval()
+
+
+def fill(model: Model, weights: dict[str, Tensor], what: str) -> None:
+    """Copy weights by name into a model; every one must be there and fit."""
+    wanted = dict(model.named_parameters())
+    for name in wanted.keys() ^ weights.keys():
+        lost = "lack" if name in wanted else "have a surplus"
+        raise FolderError(f"{what} {lost} {name!r}; they belong to another configuration")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            if parameter.shape != weights[name].shape:
+                raise FolderError(
+                    f"{what} hold {name!r} of shape {tuple(weights[name].shape)}, the "
+                    f"configuration says {tuple(parameter.shape)}"
+                )
+            if parameter.dtype != weights[name].dtype:
+                parameter.data = parameter.data.to(weights[name].dtype)
+            parameter.copy_(weights[name])
+
+
+def _empty(config: ModelConfig, device: str | torch.device, dtype: torch.dtype) -> Model:
+    """A model whose weights have a place but no values; shared ones stay shared."""
+    with torch.device("meta"):
+        model = Model(config)
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter not in made:
+                made[parameter] = nn.Parameter(
+                    torch.empty_like(parameter, device=device, dtype=dtype)
+                )
+            setattr(module, name, made[parameter])
+    return model
+
+
+@torch.no_grad()
+def initialise(model: Model, generator: torch.Generator) -> None:
+    """First weights, as each family's authors draw them."""
+    config = model.config
+    xl = config.family == "transformer-xl"
+    # GPT-2 lets the sum of many residual blocks start no larger than that of one.
+    shrink = 1 / math.sqrt(len(config.pattern)) if config.family == "gpt2" else 1.0
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif xl:
+                parameter.normal_(1.0, config.init_std, generator=generator)
+            else:
+                parameter.fill_(1.0)
+        elif name.split(".")[-1] in ("bias", "cluster_bias"):
+            parameter.zero_()
+        elif "projection" in name:
+            parameter.normal_(0.0, config.projection_std, generator=generator)
+        elif name.startswith("blocks.") and name.endswith("out.weight"):
+            parameter.normal_(0.0, config.init_std * shrink, generator=generator)
+        else:
+            parameter.normal_(0.0, config.init_std, generator=generator)
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
