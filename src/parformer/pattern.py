@@ -48,6 +48,7 @@ Value: TypeAlias = int | float | str
 """What an option holds; a bare word, as in `y[dense]`, holds True."""
 
 _KNOWN = f"known blocks: {' '.join(sorted(ALPHABET))}"
+_PAIRS = "groups open and close in pairs, ( ) or < >"
 _WORD = re.compile(r"[a-z][a-z0-9_+.-]*")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?P<decimals>(\.[0-9]{1,25})?(e[+-]?[0-9]{1,3})?)")
 _TOKEN = re.compile(
@@ -59,7 +60,6 @@ _TOKEN = re.compile(
     | (?P<other> \S ) )""",
     re.VERBOSE,
 )
-_CLOSING = {"(": ")", "<": ">"}
 
 
 class Options(Mapping[str, Value]):
@@ -116,7 +116,7 @@ class BlockSpec:
         if not isinstance(self.options, Options):
             object.__setattr__(self, "options", Options(self.options))
         if self.letter == "<":
-            if self.options or self.inside is None:
+            if self.options or not isinstance(self.inside, Pattern):
                 raise PatternError("a bottleneck '<' takes a pattern inside, and no options")
             text = f"<{_unit([str(block) for block in self.inside], str(self.inside))}>"
         elif not isinstance(self.letter, str) or self.letter not in ALPHABET:
@@ -161,7 +161,7 @@ class Pattern(Sequence[BlockSpec]):
                 raise PatternError(f"{_shown(block)} is no BlockSpec; Pattern.parse reads text")
         size = sum(block.size for block in blocks)
         if size > MAX_BLOCKS:
-            raise PatternError(f"{size:,} blocks; a pattern has at most {MAX_BLOCKS:,}")
+            raise PatternError(f"more than {MAX_BLOCKS:,} blocks; write a shorter pattern")
         object.__setattr__(self, "blocks", blocks)
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "_text", "")
@@ -237,12 +237,8 @@ class Pattern(Sequence[BlockSpec]):
         return Pattern(self.blocks + other.blocks) if isinstance(other, Pattern) else NotImplemented
 
     def __mul__(self, times: int) -> Pattern:
-        if not isinstance(times, int):
-            return NotImplemented
-        if times * self.size > MAX_BLOCKS:
-            most = f"a pattern has at most {MAX_BLOCKS:,}"
-            raise PatternError(f"{self.size:,} blocks times {_shown(times)}; {most}")
-        return Pattern(self.blocks * max(0, times))
+        # the first multiple that is too long is refused as all later ones would be
+        return Pattern(self.blocks * min(times, MAX_BLOCKS // self.size + 1))
 
     __rmul__ = __mul__
 
@@ -312,12 +308,14 @@ def describe(pattern: Pattern | str) -> str:
         if (count := pattern.count(letter))
     )
     until = letters.rfind("s") + 1
-    if until and total - until > 1 and not bottlenecks:
+    rest = total - until
+    if until and rest > 1 and not bottlenecks:
         strides = {len(between) + 1 for between in letters[: until - 1].split("s")[1:]}
-        every = f" (every {_ordinal(strides.pop())})" if len(strides) == 1 else ""
-        rest = "third" if 3 * (total - until) >= total else total - until
+        stride = max(strides, default=1)
+        every = f" (every {_ordinal(stride)})" if strides == {stride} != {1} else ""
+        without = "third" if rest == -(-total // 3) else rest
         text += f"; attention in the first {until} of {total} blocks{every}"
-        text += f", the last {rest} without it"
+        text += f", the last {without} without it"
     names = " and ".join(_names(letters))
     return f"{text}. This is {names}." if names else f"{text}."
 
@@ -381,7 +379,7 @@ def _canonical(texts: Sequence[str]) -> str:
         unit = texts[at : at + length]
         bracketed = length == 1 and unit[0].startswith("<")
         plain = times == 1 and not bracketed
-        pieces += " " if pieces and not (plain and in_run) else ""
+        pieces.append(" " if pieces and not (plain and in_run) else "")
         pieces.append(unit[0] if plain or bracketed else f"({_unit(unit, _canonical(unit))})")
         pieces.append(f"x{times}" if times > 1 else "")
         at, in_run = at + length * times, plain
@@ -418,21 +416,25 @@ def _check_option(name: object, value: object, place: str = "") -> None:
     if not (isinstance(name, str) and _WORD.fullmatch(name)):
         rule = "a name is a letter, then letters, digits or _ - + ., all lower case"
         raise PatternError(f"option name {_shown(name)}{place}; {rule}")
-    if not (
+    good = (
         value is True
         or (type(value) is int and abs(value) < 10**18)
         or (type(value) is float and math.isfinite(value))
         or (type(value) is str and _WORD.fullmatch(value))
-    ):
+    )
+    if not good:
         rule = "give a whole number of up to 18 digits, a finite decimal or a word"
-        raise PatternError(f"option {_shown(name)} with {_shown(value)}{place}; {rule}")
+        raise PatternError(f"value {_shown(value)} of option {_shown(name)}{place}; {rule}")
 
 
 def _shown(value: object) -> str:
     """A value in a message: one line, however long or strange it is."""
     if isinstance(value, int) and abs(value) >= 10**18:
         return "an integer of more than 18 digits"
-    text = " ".join(repr(value).splitlines())
+    return _short(" ".join(repr(value).splitlines()))
+
+
+def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
@@ -460,7 +462,7 @@ class _Parser:
             token = _TOKEN.match(self.text, at)
             assert token, "anything but blanks is a token"
             if token["open"]:
-                self.open(token)
+                self.open(token.start("open"))
             elif token["close"]:
                 self.close(token)
             elif token["letter"]:
@@ -473,41 +475,39 @@ class _Parser:
             at = token.end()
         at = self.groups[-1].at
         if len(self.groups) > 1:
-            bracket = self.text[at]
-            self.refuse(f"{bracket!r} left open", at, f"close it with {_CLOSING[bracket]!r}")
+            self.refuse(f"unpaired {self.text[at]!r}", at, _PAIRS)
         if not self.groups[0].blocks:
             self.refuse("no block", at, "write at least one, like s")
         return Pattern(self.groups[0].blocks)
 
-    def open(self, token: re.Match[str]) -> None:
-        self.groups.append(_Group(at := token.start("open")))
-        if (depth := len(self.groups) - 1) > MAX_DEPTH:
-            self.refuse(f"groups nested {depth} deep", at, f"nest at most {MAX_DEPTH}")
+    def open(self, at: int) -> None:
+        if len(self.groups) > MAX_DEPTH:
+            self.refuse(f"groups nested {len(self.groups)} deep", at, f"nest at most {MAX_DEPTH}")
+        self.groups.append(_Group(at))
 
     def close(self, token: re.Match[str]) -> None:
         at, bracket, count = token.start("close"), token["close"], token["count"]
-        if len(self.groups) == 1:
-            self.refuse(f"{bracket!r} closes nothing", at, "open a group first, or drop it")
+        opening = self.text[self.groups[-1].at] if len(self.groups) > 1 else ""
+        if opening + bracket not in ("()", "<>"):
+            self.refuse(f"unpaired {bracket!r}", at, _PAIRS)
         group = self.groups.pop()
-        opening = self.text[group.at]
-        if bracket != _CLOSING[opening]:
-            self.refuse(f"{bracket!r} closes {opening!r}", at, f"write {_CLOSING[opening]!r}")
         if not group.blocks:
             self.refuse("empty group", group.at, "put at least one block inside")
         if count is not None and not count.strip("0"):
-            self.refuse(f"count {count or 'missing'}", token.start("count"), "write x1 or more")
+            self.refuse(f"count {count[:1] or 'missing'}", token.start("count"), "write 1 or more")
         blocks, size = group.blocks, group.size
         if bracket == ">":
             blocks, size = [BlockSpec("<", inside=Pattern(blocks))], size + 1
-        self.add(blocks, size, (count or "1").lstrip("0"), at)
+        # nine digits are too many already, and a million would take long to read
+        self.add(blocks, size, int((count or "1").lstrip("0")[:9]), at)
 
     def block(self, token: re.Match[str]) -> None:
         options = _NO_OPTIONS if token["options"] is None else self.options(token)
         block = BlockSpec(token["letter"], options)
         if token["stray"]:
-            way_out = f"only groups repeat: write ({block})x{token['digits'][:9] or 2}"
-            self.refuse(f"stray {token['stray']!r}", token.start("stray"), way_out)
-        self.add([block], 1, "1", token.start("letter"))
+            group = f"({_short(str(block))})x{token['digits'][:9] or 2}"
+            self.refuse(f"stray {token['stray']!r}", token.start("stray"), f"write {group}")
+        self.add([block], 1, 1, token.start("letter"))
 
     def options(self, token: re.Match[str]) -> Options:
         values: dict[str, Value] = {}
@@ -525,12 +525,12 @@ class _Parser:
             at += len(piece) + 1
         return Options(values)
 
-    def add(self, blocks: list[BlockSpec], size: int, count: str, at: int) -> None:
+    def add(self, blocks: list[BlockSpec], size: int, times: int, at: int) -> None:
         group = self.groups[-1]
-        if len(count) > 9 or group.size + size * int(count) > MAX_BLOCKS:
-            self.refuse("too many blocks", at, f"a pattern has at most {MAX_BLOCKS:,}")
-        group.blocks += blocks * int(count)
-        group.size += size * int(count)
+        group.size += size * times
+        if group.size > MAX_BLOCKS:
+            self.refuse(f"{group.size:,} blocks or more", at, f"write at most {MAX_BLOCKS:,}")
+        group.blocks += blocks * times
 
     def refuse(self, problem: str, at: int, way_out: str) -> NoReturn:
         raise PatternError(f"{problem}{self.place(at)}; {way_out}")

@@ -1,7 +1,7 @@
 """How fast, how large, on which machine, and is the difference real?"""
 
 from parformer.measure.device import Device, Receipt, describe_device, pinned_threads
-from parformer.measure.latency import Comparison, Timing, measure_latency
+from parformer.measure.latency import Comparison, Remade, Timing, measure_latency
 from parformer.measure.memory import PeakMemory, peak_memory
 from parformer.measure.statistics import Difference, compare, median_interval, ties
 
@@ -11,6 +11,7 @@ __all__ = [
     "Difference",
     "PeakMemory",
     "Receipt",
+    "Remade",
     "Timing",
     "compare",
     "describe_device",

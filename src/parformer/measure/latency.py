@@ -6,13 +6,14 @@ True
 
 One round times every candidate once, in an order drawn anew, so that whatever the
 machine is doing meanwhile falls on all of them alike; `statistics` builds on that lot.
-Before its time is taken a candidate runs once unseen: it starts from its own warm
+Before its time is taken a candidate runs once untimed: it starts from its own warm
 caches, whoever ran before. Candidates too quick for the clock are called many times per
 sample, and a sample is the time of one call.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from parformer.measure import statistics
 from parformer.measure.device import Receipt, pinned_threads
 from parformer.measure.memory import collector_paused
 
+Work = Callable[[], object]
 Clock = Callable[[], int]
 """Nanoseconds since some moment."""
 
@@ -35,6 +37,18 @@ FEWEST_ROUNDS = statistics.rounds_needed()
 
 MOST_CALLS = 1 << 20
 """The most calls per sample, for a function that costs next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """A candidate that is made anew for every sample and dropped after it.
+
+    Where a model's weights happen to lie in memory can make it a few percent faster or
+    slower for as long as it lives. Made anew, it draws that lot in every round, and what
+    was a difference between copies becomes noise. Only one candidate exists at a time.
+    """
+
+    make: Callable[[], Work]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +115,7 @@ class Comparison:
 
 
 def measure_latency(
-    candidates: Mapping[str, Callable[[], object]],
+    candidates: Mapping[str, Work | Remade],
     *,
     rounds: int = 30,
     seconds: float | None = None,
@@ -136,14 +150,14 @@ def measure_latency(
 
     with pinned_threads(threads):
         calls = {
-            name: _calls_per_sample(function, warmup, min_round_seconds, clock)
-            for name, function in candidates.items()
+            name: _calls_per_sample(_made(candidate), warmup, min_round_seconds, clock)
+            for name, candidate in candidates.items()
         }
         finished = 0
         while done(finished) < 1:
             rng.shuffle(order)
             for name in order:
-                nanoseconds = _time_calls(candidates[name], calls[name], clock)
+                nanoseconds = _time_calls(_made(candidates[name]), calls[name], clock)
                 samples[name].append(nanoseconds / calls[name] / 1e9)
             finished += 1
             if progress is not None:
@@ -154,9 +168,11 @@ def measure_latency(
     )
 
 
-def _calls_per_sample(
-    function: Callable[[], object], warmup: int, least_seconds: float, clock: Clock
-) -> int:
+def _made(candidate: Work | Remade) -> Work:
+    return candidate.make() if isinstance(candidate, Remade) else candidate
+
+
+def _calls_per_sample(function: Work, warmup: int, least_seconds: float, clock: Clock) -> int:
     for _ in range(warmup):
         function()
     calls = 1
@@ -166,11 +182,11 @@ def _calls_per_sample(
         if nanoseconds >= least_seconds * 1e9:
             break
         missing = least_seconds * 1e9 / max(nanoseconds, 1)
-        calls = min(int(calls * min(max(missing, 2), 10)), MOST_CALLS)
+        calls = min(math.ceil(calls * min(1.1 * missing, 10)), MOST_CALLS)
     return calls
 
 
-def _time_calls(function: Callable[[], object], calls: int, clock: Clock) -> int:
+def _time_calls(function: Work, calls: int, clock: Clock) -> int:
     function()
     with collector_paused():
         _synchronize()

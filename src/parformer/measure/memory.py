@@ -61,8 +61,7 @@ def peak_memory(
     to them, so clear the gradients to get a number again.
     """
     ledger = _Ledger()
-    for tensor in resident:
-        ledger.note(tensor, ours=True)
+    ledger.note(resident, ours=True)
     resident_bytes = ledger.live
 
     # when Python collects cycles is a matter of luck; with the collector paused they stay
@@ -98,22 +97,21 @@ class _Ledger:
         self._foreign: set[int] = set()
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def note(self, tensor: torch.Tensor, *, ours: bool) -> None:
-        """See a tensor; a storage that is not ours when first seen never counts."""
-        if tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        key = id(storage)
-        if key not in self._references:
-            self._references[key] = weakref.ref(storage, partial(self._forget, key))
-            self._sizes[key] = 0
-            if not ours:
-                self._foreign.add(key)
-        if key not in self._foreign:
-            self._settle(key, storage.nbytes())
+    def note(self, things: Iterable[object], *, ours: bool) -> None:
+        """See the tensors among these; a storage not ours when first seen never counts."""
+        for thing in things:
+            if isinstance(thing, torch.Tensor) and thing.layout is torch.strided:
+                storage = thing.untyped_storage()
+                key = id(storage)
+                if key not in self._references:
+                    self._references[key] = weakref.ref(storage, partial(self._forget, key))
+                    self._sizes[key] = 0
+                    if not ours:
+                        self._foreign.add(key)
+                if key not in self._foreign:
+                    self._resize(key, storage.nbytes())
 
-    def _settle(self, key: int, size: int) -> None:
-        # also for a storage already known: resize_ and out= may have changed its size
+    def _resize(self, key: int, size: int) -> None:
         growth = size - self._sizes[key]
         self._sizes[key] = size
         self.live += growth
@@ -149,12 +147,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         # torch.tensor() makes its data unseen, then hands it to lift_fresh
         fresh = func is torch.ops.aten.lift_fresh.default
-        self._note((args, kwargs), ours=fresh)
+        self.ledger.note(tree_leaves((args, kwargs)), ours=fresh)
         result = func(*args, **kwargs)
-        self._note(result, ours=True)
+        self.ledger.note(tree_leaves(result), ours=True)
         return result
-
-    def _note(self, tree: object, *, ours: bool) -> None:
-        for leaf in tree_leaves(tree):
-            if isinstance(leaf, torch.Tensor):
-                self.ledger.note(leaf, ours=ours)

@@ -15,8 +15,9 @@ median with a known probability. Nothing else is assumed.
 
 Two safeguards on top. The intervals that decide are 99% ones, because verdicts come in
 crowds. And a difference is named only when its whole interval lies beyond the smallest
-difference worth naming (1%): copies of one model can differ for good by a fraction of a
-percent, because their weights lie elsewhere in memory.
+difference worth naming (1%): copies of one model may well differ by that much, because
+their weights lie elsewhere in memory. Where they differ by more, `latency.Remade` lets
+them draw their place anew in every round, like the order.
 """
 
 from __future__ import annotations

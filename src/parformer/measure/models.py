@@ -1,0 +1,172 @@
+"""What does a step of each model take on this machine, side by side?
+
+Every model reads on, step after step, with its memory full: the way a server or a long
+evaluation runs it. Costs are exact, times are medians of interleaved rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parformer.blocks.base import Shape
+from parformer.config import ModelConfig
+from parformer.costs import ModelCost, cost, step_shape
+from parformer.embedding import token_shares
+from parformer.errors import ConfigError
+from parformer.measure.latency import Comparison, measure_latency
+from parformer.measure.memory import PeakMemory, peak_memory
+from parformer.model import Model, State, build
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+Progress = Callable[[str, float], None]
+"""Told what is going on and the finished share of the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """One model's price and what its step really needs."""
+
+    config: ModelConfig
+    cost: ModelCost
+    memory: PeakMemory
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModels:
+    """Models measured side by side; the first is what the others are compared with."""
+
+    models: Mapping[str, MeasuredModel]
+    latency: Comparison
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        baseline = next(iter(self.models))
+        rows = []
+        for name, measured in self.models.items():
+            timing = self.latency[name]
+            rows.append(
+                {
+                    "name": name,
+                    "pattern": str(measured.config.pattern),
+                    "parameters": measured.cost.parameters,
+                    "flops_cached": measured.cost.flops_cached,
+                    "state_bytes": measured.cost.state_bytes,
+                    "latency_seconds": timing.median,
+                    "latency_interval": [timing.low, timing.high],
+                    "peak_bytes": measured.memory.peak_bytes,
+                    "against_first": self.latency.difference(name, baseline).to_dict(),
+                }
+            )
+        return {"models": rows, "receipt": self.latency.receipt.to_dict()}
+
+
+class Reader:
+    """A model that reads on: each call is one step with the memory full."""
+
+    def __init__(self, model: Model, shape: Shape, *, seed: int = 0) -> None:
+        self.model, self.shape = model, shape
+        generator = torch.Generator().manual_seed(seed)
+        self.tokens = typical_tokens(model.config, shape.batch, shape.tgt_len, generator)
+        self.targets = typical_tokens(model.config, shape.batch, shape.tgt_len, generator)
+        self.start = self._fill_memory(generator) if shape.mem_len else None
+        self.state = self.start
+
+    def __call__(self) -> None:
+        if self._past_window():
+            self.state = self.start
+        with torch.inference_mode():
+            loss_or_hidden = None if self.model.head is None else self.targets
+            out = self.model(self.tokens, self.state, loss_or_hidden)
+        # without a memory every step starts afresh
+        self.state = out.state if self.shape.mem_len else None
+
+    def resident(self) -> Iterator[Tensor]:
+        """What stays in memory between steps: weights, and keys and values."""
+        yield from self.model.parameters()
+        if self.state is not None:
+            for block in self.state.blocks:
+                yield from () if block is None else block.tensors()
+
+    def _past_window(self) -> bool:
+        window = self.model.config.max_len if self.model.config.positions == "learned" else 0
+        return bool(window and self.state and self.state.position + self.shape.tgt_len > window)
+
+    @torch.inference_mode()
+    def _fill_memory(self, generator: torch.Generator) -> State:
+        config, shape = self.model.config, self.shape
+        state = self.model.initial_state(shape.batch, shape.memory)
+        left = shape.mem_len
+        while left:
+            piece = min(left, 512)
+            tokens = typical_tokens(config, shape.batch, piece, generator)
+            new = self.model(tokens, state, last_only=True).state
+            assert new is not None
+            state, left = new, left - piece
+        return state
+
+
+def typical_tokens(
+    config: ModelConfig, batch: int, time: int, generator: torch.Generator
+) -> Tensor:
+    """Random tokens; of an adaptive vocabulary's rare clusters, as many as costs assume."""
+    count = batch * time
+    first, *rare = config.clusters
+    tokens = torch.randint(first.low, first.high, (count,), generator=generator)
+    places = torch.randperm(count, generator=generator)
+    for cluster, share in zip(rare, token_shares(config)[1:], strict=True):
+        some = round(count * share)
+        drawn = torch.randint(cluster.low, cluster.high, (some,), generator=generator)
+        tokens[places[:some]] = drawn
+        places = places[some:]
+    return tokens.view(batch, time)
+
+
+def measure_models(
+    configs: Mapping[str, ModelConfig],
+    *,
+    tgt_len: int | None = None,
+    mem_len: int | None = None,
+    batch: int = 1,
+    rounds: int = 30,
+    threads: int | None = None,
+    precision: str = "fp32",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> MeasuredModels:
+    """Build every model with random weights and measure one step of each, interleaved."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
+    say = progress or (lambda what, share: None)
+    readers, prices = {}, {}
+    for i, (name, config) in enumerate(configs.items()):
+        say(f"building {name}", 0.4 * i / len(configs))
+        shape = step_shape(config, tgt_len, mem_len, batch)
+        prices[name] = cost(config, tgt_len=tgt_len, mem_len=mem_len, batch=batch)
+        model = build(config, seed=seed, dtype=PRECISIONS[precision])
+        readers[name] = Reader(model, shape, seed=seed)
+    memories = {}
+    for i, (name, reader) in enumerate(readers.items()):
+        say(f"counting the memory of {name}", 0.4 + 0.1 * i / len(readers))
+        reader()
+        memories[name] = peak_memory(reader, resident=list(reader.resident()))
+    shape = next(iter(readers.values())).shape
+    latency = measure_latency(
+        readers,
+        rounds=rounds,
+        threads=threads,
+        seed=seed,
+        what=f"one step of {shape.tgt_len} tokens after {shape.mem_len}, "
+        f"batch {batch}, {precision}",
+        progress=lambda share: say("timing, in turns", 0.5 + 0.5 * share),
+    )
+    measured = {
+        name: MeasuredModel(config, prices[name], memories[name])
+        for name, config in configs.items()
+    }
+    return MeasuredModels(measured, latency)

@@ -1,0 +1,161 @@
+"""How are costs and measurements shown in a terminal?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from parformer.report.stack import draw, legend
+
+if TYPE_CHECKING:
+    from parformer.config import ModelConfig
+    from parformer.costs import ModelCost
+    from parformer.measure.models import MeasuredModels
+
+
+def megabytes(count: float) -> str:
+    """Bytes for people.
+
+    >>> megabytes(41_943_040), megabytes(800)
+    ('41.9 MB', '800 B')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:g} B" if count else "none"
+
+
+def duration(seconds: float) -> str:
+    """A time for people, with three digits.
+
+    >>> duration(0.0123), duration(0.00005)
+    ('12.3 ms', '50 µs')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def gigaflops(flops: int) -> str:
+    if not flops:
+        return "none"
+    return f"{flops / 1e9:.2f} G" if flops >= 1e8 else f"{flops / 1e6:.2f} M"
+
+
+def stacks(models: Mapping[str, ModelConfig]) -> RenderableType:
+    """The models' stacks, first block at the left, and what the colours mean."""
+    parts: list[RenderableType] = []
+    for name, config in models.items():
+        pattern = config.pattern
+        words = Text.assemble((name, "bold"), f"  {len(pattern)} blocks, ", str(pattern))
+        parts += [words, draw(pattern), Text()]
+    return Group(*parts, legend([config.pattern for config in models.values()]))
+
+
+def side_by_side(
+    names: list[str], rows: list[tuple[str, Callable[[str], str]]], title: str = ""
+) -> Table:
+    """One column per model, one row per figure."""
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    for label, figure in rows:
+        table.add_row(label, *(figure(name) for name in names))
+    return table
+
+
+def cost_table(costs: Mapping[str, ModelCost]) -> Table:
+    """Exact prices, model beside model."""
+    shape = next(iter(costs.values())).shape
+    rows: list[tuple[str, Callable[[str], str]]] = [
+        ("parameters", lambda n: f"{costs[n].parameters:,}"),
+        ("  in the stack", lambda n: f"{costs[n].decoder_parameters:,}"),
+        ("  in the embedding", lambda n: f"{costs[n].embedding_parameters:,}"),
+        ("  in the head", lambda n: f"{costs[n].head_parameters:,}"),
+        ("FLOPs per step, memory re-projected", lambda n: gigaflops(costs[n].flops)),
+        ("FLOPs per step, memory cached", lambda n: gigaflops(costs[n].flops_cached)),
+        ("state with memory full", lambda n: megabytes(costs[n].state_bytes)),
+        ("state per token", lambda n: megabytes(costs[n].state_bytes_per_token)),
+    ]
+    title = f"A step of {shape.tgt_len} tokens after {shape.mem_len}, batch {shape.batch}"
+    return side_by_side(list(costs), rows, title)
+
+
+def block_table(price: ModelCost, *, every: bool = False) -> Table:
+    """What each kind of block costs, or every single one."""
+    rows = {row.block: row for row in price.blocks}.values()
+    table = Table(header_style="bold")
+    table.add_column("block" if every else "each of")
+    for name in ("parameters", "FLOPs", "FLOPs cached", "state"):
+        table.add_column(name, justify="right")
+    for row in price.blocks if every else rows:
+        count = sum(other.block == row.block for other in price.blocks)
+        table.add_row(
+            f"{row.index} {row.block}" if every else f"{count} × {row.block}",
+            f"{row.cost.parameters:,}",
+            gigaflops(row.cost.flops),
+            gigaflops(row.cost.flops_cached),
+            megabytes(row.cost.state_bytes),
+        )
+    for name, part in (("embedding", price.embedding), ("head", price.head)):
+        table.add_row(
+            name, f"{part.parameters:,}", gigaflops(part.flops), gigaflops(part.flops_cached), ""
+        )
+    return table
+
+
+def measured_table(measured: MeasuredModels) -> Table:
+    """Prices and measurements, model beside model."""
+    models, latency = measured.models, measured.latency
+    baseline = next(iter(models))
+
+    def ratio(name: str) -> str:
+        if name == baseline:
+            return "1"
+        difference = latency.difference(name, baseline)
+        words = "a tie" if difference.verdict == "tie" else difference.verdict
+        return f"{difference.ratio:.2f}×, {words}"
+
+    def interval(name: str) -> str:
+        return f"{duration(latency[name].low)} – {duration(latency[name].high)}"
+
+    rows: list[tuple[str, Callable[[str], str]]] = [
+        ("attention blocks", lambda n: f"{models[n].config.pattern.count('s')}"),
+        ("parameters", lambda n: f"{models[n].cost.parameters:,}"),
+        ("FLOPs per step, re-projected", lambda n: gigaflops(models[n].cost.flops)),
+        ("FLOPs per step, cached", lambda n: gigaflops(models[n].cost.flops_cached)),
+        ("time per step, median", lambda n: duration(latency[n].median)),
+        ("  95% interval", interval),
+        (f"  against {baseline}", ratio),
+        ("state, memory full", lambda n: megabytes(models[n].cost.state_bytes)),
+        ("peak memory", lambda n: megabytes(models[n].memory.peak_bytes)),
+        ("  beyond weights and state", lambda n: megabytes(models[n].memory.working_bytes)),
+    ]
+    return side_by_side(list(models), rows, f"{latency.receipt.what}, measured here".capitalize())
+
+
+def verdict(measured: MeasuredModels) -> list[str]:
+    """What was found, in plain words, one sentence per model after the first."""
+    models = measured.models
+    baseline = next(iter(models))
+    sentences = []
+    for name in list(models)[1:]:
+        difference = measured.latency.difference(name, baseline)
+        if difference.verdict == "tie":
+            speed = f"takes as long as {baseline}: the difference is inside the noise"
+        else:
+            change = abs(1 - difference.ratio)
+            speed = f"is {change:.0%} {difference.verdict} than {baseline} per step"
+        mine, theirs = models[name].cost, models[baseline].cost
+        state = ""
+        if theirs.state_bytes and mine.state_bytes != theirs.state_bytes:
+            change = mine.state_bytes / theirs.state_bytes - 1
+            state = f" and remembers {abs(change):.0%} {'less' if change < 0 else 'more'} per token"
+        sentences.append(f"{name} {speed}{state}.")
+    return sentences
