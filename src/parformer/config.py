@@ -213,14 +213,12 @@ class ModelConfig:
     """Every token sees exactly mem_len keys, itself included, as in the original evaluation."""
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ConfigError(
-                f"unknown family {self.family!r}; known families: {', '.join(FAMILIES)}"
-            )
+        hints = field_types(type(self))  # type: ignore[arg-type]
+        fit_type("family", self.family, hints["family"])
         for name, value in FAMILIES[self.family].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        for name, hint in field_types(type(self)).items():  # type: ignore[arg-type]
+        for name, hint in hints.items():
             object.__setattr__(self, name, fit_type(name, getattr(self, name), hint))
         for name in ("vocab_size", "d_model", "n_head", "d_inner", "div_val"):
             need_at_least(name, getattr(self, name), 1)
@@ -250,7 +248,9 @@ class ModelConfig:
 
     def _settle_lengths(self) -> None:
         if self.positions == "learned" and self.max_len == 0:
-            raise ConfigError("learned positions need a window: set max_len, such as max_len=1024")
+            raise ConfigError(
+                "learned positions need a window, got max_len 0; set it, such as 1024"
+            )
         if self.positions == "rotary" and self.max_len == 0:
             object.__setattr__(self, "max_len", 2048)
         if self.positions == "learned" and self.tgt_len > self.max_len:
@@ -271,7 +271,8 @@ class ModelConfig:
             )
         if self.same_length and (self.positions != "relative" or self.mem_len == 0):
             raise ConfigError(
-                "same_length needs relative positions and a memory: set mem_len, such as 640"
+                f"same_length needs relative positions and a memory, got {self.positions!r} "
+                f"positions and mem_len {self.mem_len}; set mem_len, such as 640"
             )
 
     def _check_embedding(self) -> None:
@@ -281,7 +282,10 @@ class ModelConfig:
                 f"d_model {self.d_model}; set embedding='factorized'"
             )
         if self.embedding != "adaptive" and (self.cutoffs or self.div_val != 1):
-            raise ConfigError("cutoffs and div_val belong to embedding='adaptive'")
+            raise ConfigError(
+                f"cutoffs {list(self.cutoffs)} and div_val {self.div_val} belong to "
+                f"embedding='adaptive', got {self.embedding!r}"
+            )
         if self.embedding == "adaptive":
             edges = (0, *self.cutoffs, self.vocab_size)
             if any(low >= high for low, high in pairwise(edges)):
@@ -295,7 +299,9 @@ class ModelConfig:
                     f"d_embed {self.embed_width} over div_val {self.div_val}; lower div_val"
                 )
             if self.head == "masked":
-                raise ConfigError("a masked-word head needs embedding='plain' or 'factorized'")
+                raise ConfigError(
+                    "a masked-word head needs embedding='plain' or 'factorized', got 'adaptive'"
+                )
         if self.head == "masked" and self.causal:
             raise ConfigError("a masked-word head needs causal=false: it reads both sides")
 
@@ -391,7 +397,7 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(str(name), known, n=1)
             way_out = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"unknown {what} {name!r}; {way_out}")
 
@@ -407,6 +413,8 @@ def fit_type(name: str, value: Any, hint: Any) -> Any:
     >>> fit_type("cutoffs", [10, 20], tuple[int, ...])
     (10, 20)
     """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{name} must fit into 64 bits, got a number of {value.bit_length()}")
     origin = typing.get_origin(hint)
     if origin is Literal:
         allowed = typing.get_args(hint)
@@ -425,8 +433,6 @@ def fit_type(name: str, value: Any, hint: Any) -> Any:
         raise ConfigError(f"{name} must be {TYPE_NAMES[hint]}, got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{name} must be a finite number, got {value!r}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{name} must fit into 64 bits, got a number of {value.bit_length()}")
     return value
 
 
@@ -444,7 +450,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"cannot read {text!r}; write it as field=value, such as d_model=256")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # TOML's own error is a ValueError too
         return name.strip(), value.strip()
 
 
@@ -497,11 +503,11 @@ def read_model(source: str, **changes: object) -> ModelConfig:
         table = tomllib.loads(Path(source).read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {source!r}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError too
         raise ConfigError(f"{source!r} is not TOML: {error}") from None
     model = table.get("model")
     if not isinstance(model, dict):
         raise ConfigError(f"{source!r} has no [model] table; 'parformer show' prints one")
-    values = preset(str(table["extends"])).to_dict() if "extends" in table else {}
+    values = preset_table(str(table["extends"]))["model"] if "extends" in table else {}
     check_names(changes, [f.name for f in fields(ModelConfig)], "field")
     return ModelConfig.from_dict(values | model | changes)

@@ -56,10 +56,23 @@ class Checkpoint:
     def joined(self, theirs: list[str], ours: str) -> dict[str, Tensor]:
         """Several linear maps of the same input as one."""
         parts = [self.linear(name, ours) for name in theirs]
+        for name, part in zip(theirs, parts, strict=True):
+            if part.keys() != parts[0].keys():
+                raise InputError(
+                    f"of {theirs[0]!r} and {name!r} only one has a bias; is it another model?"
+                )
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
+    def tied(self, second: str, first: str) -> None:
+        """A tied weight may stand there under its second name as well, with the same numbers."""
+        if second in self and not torch.equal(self.take(second), self.take(first)):
+            raise InputError(
+                f"the weights {second!r} and {first!r} differ, but the configuration ties them; "
+                "is it another model's?"
+            )
+
     def refuse_leftovers(self, *harmless: str) -> None:
-        """Every weight must have been used, but for buffers and second names of tied ones."""
+        """Every weight must have been used, but for buffers."""
         for name in sorted(self.weights.keys() - self.taken):
             if not name.endswith(harmless):
                 raise InputError(f"the weights hold {name!r}, which this model has no place for")
@@ -67,14 +80,19 @@ class Checkpoint:
 
 def from_transformer_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
     """Transformer-XL (`TransfoXLLMHeadModel`), with its adaptive embedding and head."""
-    layers = whole(config, "n_layer")
-    cutoffs = [c for c in config.get("cutoffs", []) if 0 < c < config["vocab_size"]]
+    layers, vocab_size = whole(config, "n_layer"), whole(config, "vocab_size")
+    given = config.get("cutoffs", [])
+    if not isinstance(given, list | tuple) or not all(type(c) is int for c in given):
+        raise ConfigError(f"the configuration needs a list of whole 'cutoffs', got {given!r}")
+    cutoffs = [c for c in given if 0 < c < vocab_size]
     if not config.get("proj_share_all_but_first", True):
         raise ConfigError("proj_share_all_but_first=false is not supported")
+    if config.get("attn_type", 0):
+        raise ConfigError(f"attn_type={config['attn_type']!r} is not supported; only 0 is")
     ours = ModelConfig(
         family="transformer-xl",
         pattern=f"(sf)x{layers}",  # type: ignore[arg-type]
-        vocab_size=whole(config, "vocab_size"),
+        vocab_size=vocab_size,
         d_model=whole(config, "d_model"),
         n_head=whole(config, "n_head"),
         d_head=whole(config, "d_head"),
@@ -98,12 +116,16 @@ def from_transformer_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]
     got: dict[str, Tensor] = {}
     for i in range(tables):
         got[f"embedding.words.tables.{i}"] = source.take(f"word_emb.emb_layers.{i}.weight")
-        if not ours.tie_weights:
+        if ours.tie_weights:
+            source.tied(f"crit.out_layers.{i}.weight", f"word_emb.emb_layers.{i}.weight")
+        else:
             got[f"head.tables.{i}"] = source.take(f"crit.out_layers.{i}.weight")
         if f"word_emb.emb_projs.{i}" in source:
             got[f"embedding.words.projections.{i}"] = source.take(f"word_emb.emb_projs.{i}")
     if "crit.out_projs.0" in source and "embedding.words.projections.0" in got:
         got["head.projections.0"] = source.take("crit.out_projs.0")
+    for i in range(1, len(ours.clusters)):
+        source.tied(f"crit.out_projs.{i}", f"word_emb.emb_projs.{i if tables > 1 else 0}")
     biases = [source.take(f"crit.out_layers.{i}.bias") for i in range(tables)]
     got["head.bias"] = torch.cat(biases)
     if cutoffs:
@@ -121,12 +143,13 @@ def from_transformer_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]
         if ours.position_bias == "per-layer":
             got[f"{attend}.content_bias"] = source.take(f"{theirs}.dec_attn.r_w_bias").flatten()
             got[f"{attend}.position_bias"] = source.take(f"{theirs}.dec_attn.r_r_bias").flatten()
+        else:
+            source.tied(f"{theirs}.dec_attn.r_w_bias", "r_w_bias")
+            source.tied(f"{theirs}.dec_attn.r_r_bias", "r_r_bias")
         got |= source.linear(f"{theirs}.pos_ff.CoreNet.0", f"{feed}.inner")
         got |= source.linear(f"{theirs}.pos_ff.CoreNet.3", f"{feed}.out")
         got |= source.linear(f"{theirs}.pos_ff.layer_norm", f"{feed}.norm")
-    tied = [f"crit.out_layers.{i}.weight" for i in range(tables)]
-    tied += [f"crit.out_projs.{i}" for i in range(1, tables)]
-    source.refuse_leftovers("inv_freq", "r_w_bias", "r_r_bias", *tied)
+    source.refuse_leftovers("inv_freq")
     return build_from(ours, got)
 
 
@@ -136,6 +159,8 @@ def from_gpt2(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model
     for flag in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         if config.get(flag):
             raise ConfigError(f"{flag}=true is not supported")
+    if not config.get("scale_attn_weights", True):
+        raise ConfigError("scale_attn_weights=false is not supported")
     ours = ModelConfig(
         family="gpt2",
         pattern=f"(sf)x{layers}",  # type: ignore[arg-type]
@@ -155,7 +180,9 @@ def from_gpt2(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model
         "embedding.words.tables.0": source.take("wte.weight"),
         "embedding.positions": source.take("wpe.weight"),
     }
-    if not ours.tie_weights:
+    if ours.tie_weights:
+        source.tied("lm_head.weight", "wte.weight")
+    else:
         got["head.weight"] = source.take("lm_head.weight")
     for i in range(layers):
         theirs, attend, feed = f"h.{i}", f"blocks.{2 * i}", f"blocks.{2 * i + 1}"
@@ -166,7 +193,7 @@ def from_gpt2(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model
         got |= source.linear(f"{theirs}.mlp.c_fc", f"{feed}.inner", transposed=True)
         got |= source.linear(f"{theirs}.mlp.c_proj", f"{feed}.out", transposed=True)
     got |= source.linear("ln_f", "final_norm")
-    source.refuse_leftovers("attn.bias", "attn.masked_bias", "lm_head.weight")
+    source.refuse_leftovers("attn.bias", "attn.masked_bias")
     return build_from(ours, got)
 
 
@@ -175,6 +202,8 @@ def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model
     layers = whole(config, "num_hidden_layers")
     source = Checkpoint(weights, "bert.")
     masked = "cls.predictions.transform.dense.weight" in source
+    if config.get("is_decoder"):
+        raise ConfigError("is_decoder=true is not supported")
     ours = ModelConfig(
         family="bert",
         pattern=f"(sf)x{layers}",  # type: ignore[arg-type]
@@ -213,11 +242,12 @@ def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model
         got |= source.linear("cls.predictions.transform.dense", "head.transform")
         got |= source.linear("cls.predictions.transform.LayerNorm", "head.norm")
         got["head.bias"] = source.take("cls.predictions.bias")
-        if not ours.tie_weights:
-            got["head.weight"] = source.take("cls.predictions.decoder.weight")
-    source.refuse_leftovers(
-        "position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
-    )
+        if ours.tie_weights:
+            source.tied("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight")
+            source.tied("cls.predictions.decoder.bias", "cls.predictions.bias")
+        else:
+            got |= source.linear("cls.predictions.decoder", "head")  # its bias is the one in use
+    source.refuse_leftovers("position_ids")
     return build_from(ours, got)
 
 
@@ -225,8 +255,8 @@ def from_llama(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Mode
     """Llama (`LlamaForCausalLM`), with plain rotary positions."""
     layers, heads = whole(config, "num_hidden_layers"), whole(config, "num_attention_heads")
     rotary = config.get("rope_parameters") or {}
-    scaling = rotary.get("rope_type", "default")
-    if scaling != "default" or config.get("rope_scaling"):
+    if config.get("rope_scaling") or rotary.get("rope_type", "default") != "default":
+        scaling = config.get("rope_scaling") or rotary
         raise ConfigError(f"rotary scaling {scaling!r} is not supported; only plain positions are")
     ours = ModelConfig(
         family="llama",
@@ -248,7 +278,9 @@ def from_llama(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Mode
     )
     source = Checkpoint(weights, "model.")
     got = {"embedding.words.tables.0": source.take("embed_tokens.weight")}
-    if not ours.tie_weights:
+    if ours.tie_weights:
+        source.tied("lm_head.weight", "embed_tokens.weight")
+    else:
         got["head.weight"] = source.take("lm_head.weight")
     for i in range(layers):
         theirs, attend, feed = f"layers.{i}", f"blocks.{2 * i}", f"blocks.{2 * i + 1}"
@@ -261,7 +293,7 @@ def from_llama(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Mode
         got |= source.linear(f"{theirs}.mlp.down_proj", f"{feed}.out")
         got |= source.linear(f"{theirs}.post_attention_layernorm", f"{feed}.norm")
     got |= source.linear("norm", "final_norm")
-    source.refuse_leftovers("inv_freq", "lm_head.weight")
+    source.refuse_leftovers("inv_freq")
     return build_from(ours, got)
 
 

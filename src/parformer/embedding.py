@@ -318,9 +318,9 @@ def token_shares(config: ModelConfig) -> list[float]:
 
 def check_tokens(tokens: Tensor, size: int, what: str) -> None:
     """Refuse what is no (batch, time) of whole numbers below `size`."""
-    if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
+    if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
         raise InputError(
-            f"{what} must be whole numbers of shape (batch, time), "
+            f"{what} must be whole numbers (int64 or int32) of shape (batch, time), "
             f"got {tokens.dtype} of shape {tuple(tokens.shape)}"
         )
     if tokens.numel() == 0:

@@ -7,10 +7,12 @@ a damaged or foreign one is refused by name. Nothing in it can run code.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,31 +32,26 @@ JSON_LIMIT = 4 * 2**20
 
 def write_model(path: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Write everything beside the folder, make it durable, then move it into place."""
-    if path.exists() and not (path.is_dir() and (_is_ours(path) or not any(path.iterdir()))):
-        raise FolderError(f"{str(path)!r} exists and is no model folder; choose another name")
     try:
+        if path.exists() and not (path.is_dir() and (_is_ours(path) or not any(path.iterdir()))):
+            raise FolderError(f"{str(path)!r} exists and is no model folder; choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise FolderError(f"cannot write to {str(path.parent)!r}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"cannot write to {str(path)!r}: {reason(error)}") from None
     try:
         tensors = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
         safetensors.torch.save_file(tensors, beside / WEIGHTS)
         (beside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         files = {name: sha256(beside / name) for name in (CONFIG, WEIGHTS)}
         manifest = {"format": FORMAT, "sha256": files}
-        (beside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+        # No line end: without its last byte, whatever it is, a manifest must not read as whole.
+        (beside / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
         for name in (WEIGHTS, CONFIG, MANIFEST):
             sync(beside / name)
         sync(beside)
         beside.chmod(0o755)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            path.rename(old / "model")
-            beside.rename(path)
-            shutil.rmtree(old)
-        else:
-            beside.rename(path)
+        _move(beside, path)
         sync(path.parent)
     except (OSError, safetensors.SafetensorError) as error:
         needed = sum(t.numel() * t.element_size() for t in weights.values())
@@ -65,10 +62,32 @@ def write_model(path: Path, weights: Mapping[str, Tensor], config: Mapping[str, 
         shutil.rmtree(beside, ignore_errors=True)
 
 
+def _move(beside: Path, path: Path) -> None:
+    """Put a finished folder in its place; whatever goes wrong, the old one is there again."""
+    if not path.exists():
+        beside.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    try:
+        path.rename(old / "model")
+        try:
+            beside.rename(path)
+        except BaseException:
+            (old / "model").rename(path)
+            raise
+        shutil.rmtree(old / "model", ignore_errors=True)
+    finally:
+        with contextlib.suppress(OSError):
+            old.rmdir()
+
+
 def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and weights, after every checksum was found right."""
-    if not path.is_dir():
-        raise FolderError(f"no model folder at {str(path)!r}")
+    try:
+        if not path.is_dir():
+            raise FolderError(f"no model folder at {str(path)!r}")
+    except OSError as error:
+        raise FolderError(f"no model folder at {str(path)!r}: {error.strerror}") from None
     manifest = _read_json(path, MANIFEST)
     if manifest.get("format") != FORMAT:
         raise FolderError(
@@ -80,8 +99,10 @@ def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise FolderError(f"{str(path / MANIFEST)!r} does not list {CONFIG} and {WEIGHTS}")
     for name, expected in sums.items():
         file = path / name
-        if not file.is_file() or file.is_symlink():
-            raise FolderError(f"{str(file)!r} is missing; copy the whole folder again")
+        if file.is_symlink() or not file.is_file():
+            raise FolderError(
+                f"{str(file)!r} is missing or no plain file; copy the whole folder again"
+            )
         if sha256(file) != expected:
             raise FolderError(f"{str(file)!r} is damaged: its SHA-256 differs from the manifest's")
     try:
@@ -101,6 +122,8 @@ def _is_ours(path: Path) -> bool:
 def _read_json(path: Path, name: str) -> dict[str, Any]:
     file = path / name
     try:
+        if file.is_symlink() or not stat.S_ISREG(file.stat().st_mode):
+            raise FolderError(f"{str(file)!r} is no plain file; copy the whole folder again")
         if file.stat().st_size > JSON_LIMIT:
             raise FolderError(f"{str(file)!r} is too large to be a {name} of ours")
         value = json.loads(file.read_text("utf-8"))
@@ -111,6 +134,11 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FolderError(f"{str(file)!r} must hold a JSON object")
     return value
+
+
+def reason(error: Exception) -> str:
+    """What an error of the operating system says, without the path that stands beside it."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def sha256(file: Path) -> str:

@@ -15,6 +15,7 @@ torch.Size([1, 16, 256])
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -28,8 +29,15 @@ from parformer.blocks.attention import SelfAttention
 from parformer.blocks.base import BlockState, Context, find_block, make_norm
 from parformer.blocks.memory import InputMemory, KeyValueMemory
 from parformer.config import ModelConfig
+from parformer.costs import cost
 from parformer.embedding import IGNORE, Embedding, check_tokens, make_head
-from parformer.errors import ConfigError, FolderError, InputError
+from parformer.errors import ConfigError, FolderError, InputError, ParformerError
+
+MAX_PARAMETERS = 2**40
+"""More than anyone builds: beyond it a size is a slip of the pen, or hostile."""
+
+WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""What a weight may be kept as."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +45,8 @@ class State:
     """What a model remembers of the text so far. Give it back with the tokens that follow."""
 
     batch: int
+    config: ModelConfig
+    """The model that it belongs to."""
     memory: int
     """Tokens that the blocks may keep."""
     position: int
@@ -119,7 +129,8 @@ class Model(nn.Module):
         new = None
         if self.config.causal:
             keep = window if self.config.positions == "learned" else None
-            new = State(state.batch, state.memory, state.position + tokens.shape[1], after, keep)
+            position = state.position + tokens.shape[1]
+            new = State(state.batch, self.config, state.memory, position, after, keep)
         if self.training and self.config.dropout and self.config.family == "transformer-xl":
             x_btd = F.dropout(x_btd, self.config.dropout)
         if targets is None:
@@ -155,7 +166,7 @@ class Model(nn.Module):
 
     def _losses(self, x_btd: Tensor, targets_bt: Tensor) -> tuple[Tensor, Tensor]:
         assert self.head is not None
-        flat_n = targets_bt.flatten()
+        flat_n = targets_bt.flatten().long()
         counted_n = flat_n != IGNORE
         if bool(counted_n.all()):
             losses_n = self.head.losses(x_btd.flatten(0, 1), flat_n)
@@ -193,7 +204,7 @@ class Model(nn.Module):
                 InputMemory(empty_bmd) if isinstance(block, SelfAttention) else None
                 for block in self.blocks
             )
-        return State(batch, memory, 0, blocks)
+        return State(batch, self.config, memory, 0, blocks)
 
     def _slide(self, state: State, tokens: Tensor) -> tuple[State, Tensor, Tensor]:
         """Past its window, a model with learned positions drops the oldest tokens and reads again.
@@ -223,8 +234,9 @@ class Model(nn.Module):
         weight = self.embedding.words.tables[0]
         known = self._sinusoids
         if known is None or known.shape[0] < count or known.device != weight.device:
-            known = sinusoids(max(count, 64), self.config.d_model, self.config.clamp_len)
-            self._sinusoids = known = known.to(weight.device)
+            with torch.inference_mode(False):  # training may need them after an evaluation
+                known = sinusoids(max(count, 64), self.config.d_model, self.config.clamp_len)
+                self._sinusoids = known = known.to(weight.device)
         table = known[known.shape[0] - count :].to(weight.dtype)
         if self.training and self.config.dropout:
             return F.dropout(table, self.config.dropout)
@@ -253,11 +265,22 @@ class Model(nn.Module):
             if not config.token_types:
                 raise InputError("this model has no token types; set token_types=2 to build them")
             check_tokens(token_types, config.token_types, "token_types")
-        if padding is not None and (config.causal or padding.shape != tokens.shape):
-            raise InputError(
-                "padding is for models that see both sides, with the shape of tokens "
-                f"{tuple(tokens.shape)}; got {tuple(padding.shape)}"
-            )
+            if token_types.shape != tokens.shape:
+                raise InputError(
+                    f"token_types have shape {tuple(token_types.shape)}, tokens "
+                    f"{tuple(tokens.shape)}; they must agree"
+                )
+        if padding is not None:
+            if config.causal:
+                raise InputError(
+                    f"padding of shape {tuple(padding.shape)} is for models that see both sides; "
+                    "this one is causal, so put what does not count last and leave padding out"
+                )
+            if padding.shape != tokens.shape or padding.dtype != torch.bool:
+                raise InputError(
+                    f"padding must be torch.bool with the shape of tokens {tuple(tokens.shape)}, "
+                    f"got {padding.dtype} of shape {tuple(padding.shape)}"
+                )
         if state is not None:
             self._check_state(state, tokens.shape[0])
 
@@ -269,10 +292,12 @@ class Model(nn.Module):
                 f"the state belongs to a batch of {state.batch}, the tokens to one of {batch}; "
                 "start with initial_state or use the same batch"
             )
-        if len(state.blocks) != len(self.blocks):
+        if state.config is not self.config and state.config != self.config:
             raise InputError(
-                f"the state belongs to a model of {len(state.blocks)} blocks, "
-                f"this one has {len(self.blocks)}"
+                f"the state belongs to another model, {state.config.family} "
+                f"{str(state.config.pattern)!r} of width {state.config.d_model}, this one is "
+                f"{self.config.family} {str(self.config.pattern)!r} of width "
+                f"{self.config.d_model}; start with initial_state"
             )
         if self.training and any(isinstance(block, KeyValueMemory) for block in state.blocks):
             raise InputError(
@@ -304,7 +329,8 @@ def build(
     dtype: torch.dtype = torch.float32,
 ) -> Model:
     """A new model with random weights, in evaluation mode; the same seed gives the same weights."""
-    model = _empty(config, device, dtype)
+    model = _outline(config)
+    _place(model, lambda outline: torch.empty_like(outline, device=device, dtype=dtype))
     initialise(model, torch.Generator(device).manual_seed(seed))
     return model.eval()
 
@@ -314,51 +340,68 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any
     values, weights = folder.read_model(Path(path))
     try:
         config = ModelConfig.from_dict(values)
-    except ConfigError as error:
+        model = _outline(config)
+    except ParformerError as error:
         raise FolderError(f"{str(path)!r} has a broken config.json: {error}") from None
-    model = _empty(config.replaced(**changes), device, torch.float32)
-    fill(model, weights, f"the weights in {str(path)!r}")
+    if changes:
+        model = _outline(config.replaced(**changes))
+    _fill(model, weights, f"the weights in {str(path)!r}", FolderError, device)
     return model.eval()
 
 
 def build_from(config: ModelConfig, weights: dict[str, Tensor]) -> Model:
     """A model with these weights, by the names that `Model.named_parameters` gives."""
-    model = _empty(config, "cpu", torch.float32)
-    fill(model, weights, "the weights")
+    model = _outline(config)
+    _fill(model, weights, "the weights", InputError, "cpu")
     return model.eval()
 
 
-def fill(model: Model, weights: dict[str, Tensor], what: str) -> None:
-    """Copy weights by name into a model; every one must be there and fit."""
-    wanted = dict(model.named_parameters())
-    for name in wanted.keys() ^ weights.keys():
-        lost = "lack" if name in wanted else "have a surplus"
-        raise FolderError(f"{what} {lost} {name!r}; they belong to another configuration")
-    with torch.no_grad():
-        for name, parameter in wanted.items():
-            if parameter.shape != weights[name].shape:
-                raise FolderError(
-                    f"{what} hold {name!r} of shape {tuple(weights[name].shape)}, the "
-                    f"configuration says {tuple(parameter.shape)}"
-                )
-            if parameter.dtype != weights[name].dtype:
-                parameter.data = parameter.data.to(weights[name].dtype)
-            parameter.copy_(weights[name])
-
-
-def _empty(config: ModelConfig, device: str | torch.device, dtype: torch.dtype) -> Model:
-    """A model whose weights have a place but no values; shared ones stay shared."""
+def _outline(config: ModelConfig) -> Model:
+    """A model whose weights have shapes, but neither a place nor values."""
+    parameters = cost(config, tgt_len=1, mem_len=0).parameters
+    if parameters > MAX_PARAMETERS:
+        raise ConfigError(
+            f"{parameters:,} parameters are more than {MAX_PARAMETERS:,}; lower a width"
+        )
     with torch.device("meta"):
-        model = Model(config)
+        return Model(config)
+
+
+def _place(model: Model, make: Callable[[nn.Parameter], Tensor]) -> None:
+    """Give the weights of an outline their place; shared ones stay shared."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter not in made:
-                made[parameter] = nn.Parameter(
-                    torch.empty_like(parameter, device=device, dtype=dtype)
-                )
-            setattr(module, name, made[parameter])
-    return model
+        for name, outline in module.named_parameters(recurse=False, remove_duplicate=False):
+            if outline not in made:
+                made[outline] = nn.Parameter(make(outline))
+            setattr(module, name, made[outline])
+
+
+def _fill(
+    model: Model,
+    weights: dict[str, Tensor],
+    what: str,
+    refusal: type[ParformerError],
+    device: str | torch.device,
+) -> None:
+    """Copy weights by name into an outline, once every one is there and fits."""
+    wanted = dict(model.named_parameters())
+    for name in sorted(wanted.keys() ^ weights.keys()):
+        lost = "lack" if name in wanted else "have a surplus"
+        raise refusal(f"{what} {lost} {name!r}; they belong to another configuration")
+    for name, outline in wanted.items():
+        given = weights[name]
+        if outline.shape != given.shape:
+            raise refusal(
+                f"{what} hold {name!r} of shape {tuple(given.shape)}, the "
+                f"configuration says {tuple(outline.shape)}"
+            )
+        if given.dtype not in WEIGHT_TYPES:
+            known = ", ".join(map(str, WEIGHT_TYPES))
+            raise refusal(f"{what} hold {name!r} as {given.dtype}; known: {known}")
+    names = {outline: name for name, outline in wanted.items()}
+    kind = torch.contiguous_format
+    _place(model, lambda o: weights[names[o]].to(device, copy=True, memory_format=kind))
 
 
 @torch.no_grad()

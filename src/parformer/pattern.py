@@ -313,7 +313,7 @@ def describe(pattern: Pattern | str) -> str:
         strides = {len(between) + 1 for between in letters[: until - 1].split("s")[1:]}
         stride = max(strides, default=1)
         every = f" (every {_ordinal(stride)})" if strides == {stride} != {1} else ""
-        without = "third" if rest == -(-total // 3) else rest
+        without = "third" if rest == round(total / 3) else rest
         text += f"; attention in the first {until} of {total} blocks{every}"
         text += f", the last {without} without it"
     names = " and ".join(_names(letters))

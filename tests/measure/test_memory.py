@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -158,6 +160,25 @@ def test_a_backward_pass_counts_what_autograd_keeps(b: int, d: int, h: int, o: i
 
     w_dh.grad = w_ho.grad = None
     assert peak_memory(work) == memory
+
+
+def test_the_first_run_of_a_process_gives_the_same_number() -> None:
+    program = """
+import torch
+from parformer.measure import peak_memory
+
+x = torch.ones(100)
+
+def layer(x):
+    wide = x.repeat(10)
+    return wide[:100] * 2
+
+print(*(peak_memory(lambda: layer(layer(x))).peak_bytes for _ in range(2)))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == [str((100 + 1000 + 100) * FLOAT)] * 2
 
 
 def test_cycles_are_kept_whatever_the_collector_would_do() -> None:

@@ -9,6 +9,7 @@ learned positions (GPT-2, BERT), rotary ones with grouped queries (Llama), or no
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -102,13 +103,16 @@ class SelfAttention(Block):
         q_bhtk = self._rotate(q_bhtk, context.position, context)
         kv_bgtk = self._rotate_keys(kv_bgtk, context.position, context)
         distances_hnk = None
+        # A gradient goes through this step's own distances; they are reused only without one.
+        reuse = not torch.is_grad_enabled()
         if self.relative:
             keys = x_btd.shape[1] + (0 if state is None else state.length)
-            known_hnk = None if state is None else state.distances_hnk
+            known_hnk = state.distances_hnk if state is not None and reuse else None
             distances_hnk = self._enough_distances(known_hnk, keys, context)
         if not self.causal or (state is None and context.memory == 0):
             return self._attend(q_bhtk, kv_bgtk, distances_hnk, context), None
-        kv_bgnk, after = append(state, kv_bgtk, context.memory, distances_hnk)
+        kept_hnk = distances_hnk if reuse else None
+        kv_bgnk, after = append(state, kv_bgtk, context.memory, kept_hnk)
         return self._attend(q_bhtk, kv_bgnk, distances_hnk, context), after
 
     def _project_memory(self, state: InputMemory, context: Context) -> KeyValueMemory:
@@ -139,7 +143,7 @@ class SelfAttention(Block):
     def _rotate_keys(self, kv_bgnk: Tensor, first: int, context: Context) -> Tensor:
         if not self.rotary:
             return kv_bgnk
-        k_bgnk, v_bgnk = torch.split(kv_bgnk, self.kv_heads, dim=1)
+        k_bgnk, v_bgnk = kv_bgnk.chunk(2, dim=1)
         return torch.cat((self._rotate(k_bgnk, first, context), v_bgnk), dim=1)
 
     def _distances(self, count: int, context: Context) -> Tensor:
@@ -158,7 +162,7 @@ class SelfAttention(Block):
     def _attend(
         self, q_bhtk: Tensor, kv_bgnk: Tensor, distances_hnk: Tensor | None, context: Context
     ) -> Tensor:
-        k_bgnk, v_bgnk = torch.split(kv_bgnk, self.kv_heads, dim=1)
+        k_bgnk, v_bgnk = kv_bgnk.chunk(2, dim=1)
         dropout = self.dropatt if self.training else 0.0
         scale = 1 / math.sqrt(self.width)
         if distances_hnk is None:
@@ -169,9 +173,7 @@ class SelfAttention(Block):
             mask_tn = see_mask(q_bhtk.shape[2], keys, context, q_bhtk)
             r_hnk = distances_hnk[:, distances_hnk.shape[1] - keys :]
             q_position_bhtk = (q_bhtk + position_bias) * scale
-            bias_bhtn = align(q_position_bhtk @ r_hnk.transpose(-1, -2))
-            if mask_tn is not None:
-                bias_bhtn = bias_bhtn + mask_tn
+            bias_bhtn = align(q_position_bhtk @ r_hnk.transpose(-1, -2), mask_tn)
             q_content_bhtk = q_bhtk + content_bias
             if self.kv_heads != self.heads:
                 groups = self.heads // self.kv_heads
@@ -250,7 +252,8 @@ def head_sizes(config: ModelConfig, options: Options) -> tuple[int, int, int]:
     if config.positions == "rotary" and width % 2:
         raise ConfigError(f"rotary positions need an even head width, got {width}; set d_head")
     shared = config.n_head * config.head_width(config.n_head)
-    if config.position_bias == "shared" and heads * width != shared:
+    together = config.positions == "relative" and config.position_bias == "shared"
+    if together and heads * width != shared:
         raise ConfigError(
             f"a block of {heads} heads × {width} cannot share position biases of {shared}; "
             "set position_bias='per-layer'"
@@ -258,23 +261,38 @@ def head_sizes(config: ModelConfig, options: Options) -> tuple[int, int, int]:
     return heads, kv_heads, width
 
 
-def align(scores_bhtn: Tensor) -> Tensor:
+def align(scores_bhtn: Tensor, mask_tn: Tensor | None) -> Tensor:
+    """Scores by distance become scores by key, with the mask added."""
+    if mask_tn is None:
+        assert scores_bhtn.shape[2] == 1  # one query sees the distances in the order of the keys
+        return scores_bhtn
+    aligned: Tensor = Align.apply(scores_bhtn, mask_tn)  # type: ignore[no-untyped-call]
+    return aligned
+
+
+class Align(torch.autograd.Function):
     """Move row t left by (time − 1 − t), so that columns stand for keys, not distances.
 
     Query t and key j are m + t − j apart. Column c holds distance n − 1 − c, so the score
     of key j stands in column j + (time − 1 − t): a view whose rows are one shorter does it.
-    Future keys get another row's numbers; the mask must hide them.
+    Future keys get another row's numbers, which the mask hides. The gradient goes back the
+    same way; autograd's own for such a view takes twice as long.
     """
-    scores_bhtn = scores_bhtn.contiguous()
-    batch, heads, time, keys = scores_bhtn.shape
-    if time == 1:
-        return scores_bhtn
-    row = time * keys
-    return scores_bhtn.as_strided(
-        (batch, heads, time, keys),
-        (heads * row, row, keys - 1, 1),
-        scores_bhtn.storage_offset() + time - 1,
-    )
+
+    @staticmethod
+    def forward(ctx: Any, scores_bhtn: Tensor, mask_tn: Tensor) -> Tensor:
+        scores_bhtn = scores_bhtn.contiguous()
+        _, heads, time, keys = scores_bhtn.shape
+        strides = (heads * time * keys, time * keys, keys - 1, 1)
+        first = scores_bhtn.storage_offset() + time - 1
+        return scores_bhtn.as_strided(scores_bhtn.shape, strides, first) + mask_tn
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient_bhtn,) = gradients
+        time, keys = gradient_bhtn.shape[2:]
+        shifted = F.pad(gradient_bhtn.flatten(2), (time, 0))
+        return torch.unflatten(shifted, -1, (time, keys + 1))[..., 1:], None
 
 
 def attend_openly(

@@ -60,6 +60,11 @@ def peak_memory(
     passed as `resident`. A first backward pass allocates gradients and the next one adds
     to them, so clear the gradients to get a number again.
     """
+    # PyTorch imports much of itself for the first watched operator of a process, which
+    # would hold on to tensors of the run
+    with _Watch(_Ledger()):
+        torch.empty(0)
+
     ledger = _Ledger()
     ledger.note(resident, ours=True)
     resident_bytes = ledger.live

@@ -1,0 +1,354 @@
+"""Is the price what the papers print, and what the built model really has and does?"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from parformer.blocks import BLOCKS, Cost
+from parformer.config import FAMILIES, ModelConfig, preset, presets
+from parformer.costs import ModelCost, cost
+from parformer.errors import ConfigError
+from parformer.model import Model, State, build, count_parameters
+from tests.conftest import CountFlops, small_config
+
+PUBLISHED = {
+    "transformer-xl-base": 191_950_298,
+    "sandwich-base": 191_950_298,
+    "par-base": 199_840_218,
+    "transformer-xl-large": 285_167_482,
+    "sandwich-large": 285_167_482,
+    "par-large": 319_826_810,
+    "transformer-xl-24b-enwik8": 41_055_436,
+    "sandwich-24b-enwik8": 41_055_436,
+    "par-24b-enwik8": 46_578_380,
+    "transformer-xl-24b-text8": 40_964_635,
+    "sandwich-24b-text8": 40_964_635,
+    "par-24b-text8": 46_487_579,
+    "bert-base": 109_482_240,
+    "par-bert-base": 126_002_688,
+    "distilbert": 66_362_880,
+    "gpt2-small": 124_439_808,
+    "opt-350m-shape": 331_196_416,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_have_the_published_number_of_parameters(name: str) -> None:
+    assert cost(preset(name)).parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "parameters"),
+    [
+        ("bert-base", {"head": "masked", "pooler": False}, 109_514_298),
+        ("distilbert", {"head": "masked"}, 66_985_530),
+        (
+            "transformer-xl-24b-enwik8",
+            {"pattern": "(sf)x24", "d_model": 1024, "d_inner": 3072},
+            277_231_820,
+        ),
+        (
+            "transformer-xl-base",
+            {"d_model": 410, "n_head": 10, "d_inner": 2100, "cutoffs": [20000, 40000, 200000]},
+            151_107_538,
+        ),
+    ],
+)
+def test_variants_that_others_have_counted_agree(
+    name: str, changes: dict[str, Any], parameters: int
+) -> None:
+    assert cost(preset(name, **changes)).parameters == parameters
+
+
+with (Path(__file__).parent / "oracles" / "lts_tables.csv").open() as file:
+    LTS = list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("row", LTS, ids=lambda row: f"Table {row['table']} {row['name']}")
+def test_every_row_of_lite_transformer_search_prices_as_printed(row: dict[str, str]) -> None:
+    """Decoder parameters in millions, to the last printed digit."""
+    sizes = zip(row["heads"].split(), row["inner"].split(), strict=True)
+    pattern = "".join(f"s[heads={heads}]f[inner={inner}]" for heads, inner in sizes)
+    d_model = int(row["d_model"])
+    config = preset(f"lts-{row['family']}", pattern=pattern, d_model=d_model)
+    parameters = cost(config).decoder_parameters
+    if row["table"] == "3":
+        parameters += 2048 * d_model  # this table counts learned positions as well
+    digits = len(row["printed_millions"].partition(".")[2])
+    # The tables round halves either way, so a printed digit is right within half of it.
+    assert abs(parameters / 1e6 - float(row["printed_millions"])) <= 0.5 * 10**-digits
+
+
+def test_the_tables_are_all_there() -> None:
+    tables = Counter(row["table"] for row in LTS)
+    assert tables == {"3": 21, "4": 71, "5": 37, "6": 37, "7": 75}
+
+
+def test_blocks_of_the_base_models_cost_what_was_derived_by_hand() -> None:
+    """Queries of 64 tokens, keys, values and distances of 704, three products, one output."""
+    price = cost(preset("transformer-xl-base"), tgt_len=64, mem_len=640)
+    d, time, keys = 512, 64, 704
+    attention, feed_forward = price.blocks[0].cost, price.blocks[1].cost
+    assert attention.flops == 2 * (2 * time * d * d + 3 * keys * d * d + 3 * time * keys * d)
+    assert attention.flops / 1e9 == pytest.approx(1.3128, abs=5e-5)
+    assert feed_forward.flops / 1e9 == pytest.approx(0.2684, abs=5e-5)
+    assert attention.parameters == 1_311_744
+    assert feed_forward.parameters == 2_100_736
+    assert attention.state_bytes == 640 * 2 * d * 4
+    assert [row.block for row in price.blocks] == ["s", "f"] * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("transformer-xl-base", 27), ("sandwich-base", 27), ("par-base", 17)]
+)
+def test_published_gigaflops_come_out(name: str, published: int) -> None:
+    flops = cost(preset(name), tgt_len=64, mem_len=640).flops
+    assert round(flops / 1e9) == published
+    assert abs(flops / 1e9 - published) < 0.6
+
+
+@st.composite
+def patterns(draw: st.DrawFn, *, free_heads: bool) -> str:
+    """A few blocks of every kind, some with sizes of their own."""
+    heads = st.sampled_from([1, 2, 4])
+    choices = [
+        st.sampled_from(sorted(BLOCKS)),
+        st.builds("f[inner={}]".format, st.integers(1, 20)),
+    ]
+    if free_heads:
+        choices += [
+            st.builds("s[heads={},head={}]".format, heads, st.sampled_from([2, 6])),
+            st.builds("s[kv_heads=1,heads={}]".format, heads),
+        ]
+    return "".join(draw(st.lists(st.one_of(choices), min_size=1, max_size=4)))
+
+
+@st.composite
+def embeddings(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(["plain", "factorized", "adaptive"]))
+    values: dict[str, Any] = {"embedding": kind, "vocab_size": draw(st.integers(20, 40))}
+    if kind != "plain":
+        values["d_embed"] = draw(st.sampled_from([0, 5, 8, 11]))
+        values["projection_bias"] = draw(st.booleans())
+    if kind == "adaptive":
+        edges = st.lists(st.integers(1, 19), max_size=3, unique=True)
+        values["cutoffs"] = tuple(sorted(draw(edges)))
+        room = values["d_embed"] or 8
+        fitting = [n for n in (1, 2, 4) if room // n ** len(values["cutoffs"])]
+        values["div_val"] = draw(st.sampled_from(fitting))
+    values["tie_weights"] = draw(st.booleans())
+    values["tie_projections"] = draw(st.sampled_from(["all", "tails", "none"]))
+    return values
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> ModelConfig:
+    """Any valid configuration of any family, small enough to be built at once."""
+    family = draw(st.sampled_from(sorted(FAMILIES)))
+    causal = FAMILIES[family]["causal"]
+    values: dict[str, Any] = draw(embeddings()) | {"d_model": 8, "n_head": 2, "max_len": 80}
+    positions = ["learned", "rotary", "none"] + (["relative"] if causal else [])
+    values["positions"] = draw(st.sampled_from(positions))
+    values["position_bias"] = draw(st.sampled_from(["shared", "per-layer"]))
+    shared = values["positions"] == "relative" and values["position_bias"] == "shared"
+    values["pattern"] = draw(patterns(free_heads=not shared))
+    values["d_inner"] = draw(st.integers(1, 20))
+    values["d_head"] = draw(st.sampled_from([0, 6])) if shared else 0
+    values["n_kv_head"] = draw(st.sampled_from([0, 1]))
+    heads = ["lm", "none"]
+    if not causal and values["embedding"] != "adaptive":
+        heads.append("masked")
+    values["head"] = draw(st.sampled_from(heads))
+    values["norm"] = draw(st.sampled_from(["pre", "post"]))
+    values["norm_type"] = draw(st.sampled_from(["layer", "rms"]))
+    values["token_types"] = draw(st.sampled_from([0, 2]))
+    for name in (
+        "final_norm",
+        "gated",
+        "attention_bias",
+        "feed_forward_bias",
+        "embedding_norm",
+        "output_bias",
+        "pooler",
+    ):
+        values[name] = draw(st.booleans())
+    return small_config(family, **values)
+
+
+@given(config=configs())
+@settings(max_examples=150)
+def test_the_price_of_any_model_is_what_gets_built(config: ModelConfig) -> None:
+    price, model = cost(config), build(config)
+    shared = set(model.embedding.parameters())
+    rest = [part for part in (model.head, model.pooler) if part is not None]
+    own = {p for part in rest for p in part.parameters()} - shared
+    assert price.parameters == count_parameters(model)
+    assert price.embedding_parameters == count_parameters(model.embedding)
+    assert price.head_parameters == sum(p.numel() for p in own)
+    assert price.decoder_parameters == sum(
+        p.numel() for p in set(model.parameters()) - shared - own
+    )
+    assert [row.cost.parameters for row in price.blocks] == list(
+        map(count_parameters, model.blocks)
+    )
+
+
+def typical_tokens(config: ModelConfig, batch: int, time: int) -> Tensor:
+    """Tokens of which one in 32 falls into each rare cluster."""
+    tokens = torch.arange(batch * time) % config.clusters[0].size
+    for i, cluster in enumerate(config.clusters[1:]):
+        tokens[i::32] = cluster.low
+    return tokens.view(batch, time)
+
+
+def remembered(model: Model, batch: int, past: int, memory: int) -> State | None:
+    """A state after `past` tokens, with nothing left that only a first step does."""
+    if past == 0:
+        return None
+    state = model.initial_state(batch, memory)
+    state = model(torch.zeros(batch, past, dtype=torch.int64), state).state
+    if model.config.positions == "relative":
+        state = model(torch.zeros(batch, past, dtype=torch.int64), state).state
+    return state
+
+
+@given(config=configs(), batch=st.sampled_from([1, 2]), past=st.sampled_from([0, 1, 16]))
+@settings(max_examples=80)
+def test_the_price_of_any_step_is_what_gets_multiplied(
+    config: ModelConfig, batch: int, past: int
+) -> None:
+    """Training with its memory projected again, inference with its memory kept."""
+    past = past if config.causal else 0
+    price = cost(config, tgt_len=32, mem_len=past, batch=batch)
+    model = build(config)
+    tokens = typical_tokens(config, batch, 32)
+    targets = None if config.head == "none" else tokens
+    for training, flops in ((True, price.flops), (False, price.flops_cached)):
+        model.train(training)
+        with torch.set_grad_enabled(training):
+            state = remembered(model, batch, past, past)
+            with CountFlops() as counted:
+                model(tokens, state, targets=targets)
+        # A first step without a past projects its distances; later ones have them.
+        if training or past or config.positions != "relative":
+            assert counted.flops == flops
+
+
+@given(config=configs(), batch=st.sampled_from([1, 3]), past=st.sampled_from([1, 16]))
+@settings(max_examples=50)
+def test_the_price_of_any_state_is_what_gets_kept(
+    config: ModelConfig, batch: int, past: int
+) -> None:
+    """Once the memory is full: the whole window, where a window bounds it."""
+    if not config.causal:
+        assert cost(config).state_bytes == 0
+        return
+    price, model = cost(config, mem_len=past, tgt_len=4, batch=batch), build(config)
+    memory = past if config.positions in ("relative", "none") else config.max_len
+    state = model.initial_state(batch, memory)
+    with torch.no_grad():
+        for _ in range(2 + memory // 16):
+            state = model(torch.zeros(batch, 16, dtype=torch.int64), state).state
+    assert state.bytes == price.state_bytes == price.state_bytes_per_token * batch * memory
+
+
+@pytest.mark.parametrize("name", presets())
+def test_pricing_builds_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: nn.Module, *args: object, **more: object) -> None:
+        raise AssertionError(f"{type(self).__name__} was built")
+
+    monkeypatch.setattr(nn.Module, "__init__", refuse)
+    assert cost(preset(name)).parameters > 0
+
+
+def test_each_different_block_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def watched(letter: str, price: Callable[..., Cost]) -> classmethod[Any, Any, Cost]:
+        def ask(cls: type, config: ModelConfig, options: Any, shape: Any) -> Cost:
+            asked.append((letter, str(options)))
+            return price(config, options, shape)
+
+        return classmethod(ask)
+
+    for letter, cls in BLOCKS.items():
+        monkeypatch.setattr(cls, "cost", watched(letter, cls.cost))
+    cost(small_config("gpt2", pattern="(sf)x300 (f[inner=9]s)x200 (i)x9 f"))
+    assert sorted(asked) == [("f", ""), ("f", "inner=9"), ("i", ""), ("s", "")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "step", "problem"),
+    [
+        ({}, {"tgt_len": 0}, "tgt_len must be at least 1, got 0"),
+        ({}, {"tgt_len": -5}, "tgt_len must be at least 1, got -5"),
+        ({}, {"mem_len": -1}, "mem_len must be at least 0, got -1"),
+        ({}, {"batch": 0}, "batch must be at least 1, got 0"),
+        ({"family": "gpt2"}, {"tgt_len": 65}, "tgt_len 65 and mem_len 0 exceed the window of 64"),
+        (
+            {"family": "gpt2"},
+            {"tgt_len": 60, "mem_len": 5},
+            "tgt_len 60 and mem_len 5 exceed the window of 64; lower one of them or raise max_len",
+        ),
+        ({"family": "bert"}, {"mem_len": 3}, "sees both sides has no memory, got mem_len 3"),
+        ({"pattern": "sr"}, {}, r"block 'r' \(SRU recurrence\) cannot be built yet"),
+        ({"pattern": "<sf>x2"}, {}, "bottleneck '<sf>' cannot be built yet"),
+        ({"pattern": "f[innr=3]"}, {}, "unknown option 'innr' in .*; known options: inner"),
+        ({"pattern": "f[inner=3.5]"}, {}, "takes a whole number, got 3.5"),
+        ({"pattern": "f[inner]"}, {}, "takes a whole number, got True"),
+        ({"pattern": "s[heads=0]"}, {}, "option 'heads' in .* must be at least 1, got 0"),
+        ({"pattern": "s[heads=5]"}, {}, "5 heads do not divide d_model 12"),
+    ],
+)
+def test_what_cannot_be_priced_is_refused_in_one_line(
+    changes: dict[str, Any], step: dict[str, int], problem: str
+) -> None:
+    config = small_config(**{"family": "transformer-xl"} | changes)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        cost(config, **step)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_price_adds_up_and_reads_as_plain_values() -> None:
+    price = cost(preset("par-base"), batch=3)
+    assert isinstance(price, ModelCost)
+    parts = [row.cost for row in price.blocks] + [price.embedding, price.head]
+    assert price.flops == sum(part.flops for part in parts)
+    assert price.flops_cached == sum(part.flops_cached for part in parts)
+    assert price.state_bytes == sum(part.state_bytes for part in parts)
+    assert price.parameters == (
+        price.decoder_parameters + price.embedding_parameters + price.head_parameters
+    )
+    values = price.to_dict()
+    assert values["parameters"] == price.parameters
+    assert values["blocks"][1] == {
+        "index": 1,
+        "block": "f",
+        "parameters": 2_100_736,
+        "flops": price.blocks[1].cost.flops,
+        "flops_cached": price.blocks[1].cost.flops_cached,
+        "state_bytes_per_token": 0,
+        "state_bytes": 0,
+    }
+
+
+@given(config=configs(), batch=st.integers(2, 5))
+@settings(max_examples=40)
+def test_a_batch_costs_its_rows_but_for_what_they_share(config: ModelConfig, batch: int) -> None:
+    """Only the table of distances serves all rows at once."""
+    one, all_rows = cost(config, tgt_len=32), cost(config, tgt_len=32, batch=batch)
+    assert all_rows.parameters == one.parameters
+    assert all_rows.flops_cached == batch * one.flops_cached
+    assert all_rows.state_bytes == batch * one.state_bytes
+    relative = config.positions == "relative" and "s" in config.pattern.letters
+    assert (all_rows.flops < batch * one.flops) == relative
