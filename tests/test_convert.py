@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,24 +22,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from parformer import convert
-from parformer.errors import ConfigError, InputError, ParformerError
+from parformer.errors import ConfigError, InputError
 from parformer.model import Model
+from tests.test_model import refused
 
 transformers = pytest.importorskip("transformers")
 
 ORACLES = Path(__file__).parent / "oracles"
 Weights = dict[str, Tensor]
-
-
-@contextmanager
-def refused(kind: type[ParformerError], *words: str) -> Iterator[None]:
-    """The one-line error that names all of this."""
-    with pytest.raises(kind) as caught:
-        yield
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message
 
 
 def assert_same_gradients(model: Model, expected: Model) -> None:

@@ -322,10 +322,6 @@ def run_measure(arguments: argparse.Namespace) -> None:
     from parformer.measure.models import measure_models
     from parformer.report.tables import measured_table, stacks, verdict
 
-    console = make_console()
-    if not arguments.json:
-        console.print(stacks(configs))
-        console.print()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -349,6 +345,9 @@ def run_measure(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(measured.to_dict())
         return
+    console = make_console()
+    console.print(stacks(configs))
+    console.print()
     console.print(measured_table(measured))
     for sentence in verdict(measured):
         console.print(sentence)

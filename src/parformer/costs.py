@@ -69,7 +69,7 @@ def cost(
     """Price one step of `tgt_len` new tokens after `mem_len` remembered ones.
 
     What is left out comes from the configuration. The adaptive head's rare clusters are
-    priced for one token in 32 each, about what a large word vocabulary shows.
+    priced for the shares in `embedding.TAIL_SHARES`.
     """
     shape = step_shape(config, tgt_len, mem_len, batch)
     priced: dict[object, Cost] = {}

@@ -22,8 +22,9 @@ from parformer.errors import InputError
 IGNORE = -100
 """A target that does not count."""
 
-TAIL_SHARE = 1 / 32
-"""Share of tokens that costs assume in each rare cluster; the true one depends on the text."""
+TAIL_SHARES = (1 / 32, 1 / 32, 1 / 512)
+"""Shares of tokens that costs assume in the first, second and any further rare cluster of an
+adaptive vocabulary; the true ones depend on the text."""
 
 
 class WordEmbedding(nn.Module):
@@ -312,8 +313,8 @@ def cluster_head_cost(config: ModelConfig, tokens: int) -> Cost:
 
 def token_shares(config: ModelConfig) -> list[float]:
     """The share of tokens that falls into each cluster, as costs assume it."""
-    rare = len(config.clusters) - 1
-    return [1 - rare * TAIL_SHARE] + [TAIL_SHARE] * rare
+    rare = [TAIL_SHARES[min(i, 2)] for i in range(len(config.clusters) - 1)]
+    return [1 - sum(rare), *rare]
 
 
 def check_tokens(tokens: Tensor, size: int, what: str) -> None:

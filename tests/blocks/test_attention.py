@@ -271,28 +271,38 @@ def test_a_memory_that_lost_its_start_keeps_its_places(first: int) -> None:
 
 @pytest.mark.parametrize(("time", "keys"), [(1, 1), (1, 8), (2, 2), (3, 3), (2, 9), (5, 6), (7, 7)])
 def test_align_turns_columns_of_distances_into_columns_of_keys(time: int, keys: int) -> None:
+    """Values and gradients, where a key is not hidden."""
     scores_bhtn = noise(2, 3, time, keys).requires_grad_()
-    aligned_bhtn = align(scores_bhtn)
-    assert aligned_bhtn.shape == scores_bhtn.shape
-    visible = [(t, j) for t in range(time) for j in range(keys) if keys - time + t >= j]
-    total = scores_bhtn.new_zeros(())
-    for t, j in visible:
-        distance = keys - time + t - j
-        wanted_bh = scores_bhtn[:, :, t, keys - 1 - distance]
-        assert_close(aligned_bhtn[:, :, t, j], wanted_bh)
-        total = total + (wanted_bh * (1 + t + 10 * j)).sum()
-    weights_tn = torch.zeros(time, keys, dtype=torch.float64)
-    for t, j in visible:
-        weights_tn[t, j] = 1 + t + 10 * j
-    got = torch.autograd.grad((aligned_bhtn * weights_tn).sum(), scores_bhtn)
-    assert_close(got, torch.autograd.grad(total, scores_bhtn))
+    hidden_tn = torch.arange(keys) > torch.arange(keys - time, keys)[:, None]
+    mask_tn = torch.zeros(time, keys, dtype=torch.float64).masked_fill(hidden_tn, -math.inf)
+    aligned_bhtn = align(scores_bhtn, mask_tn)
+    probe_bhtn = noise(2, 3, time, keys, seed=1).masked_fill(hidden_tn, 0)
+    wanted_bhtn = torch.zeros(2, 3, time, keys, dtype=torch.float64)
+    gradient_bhtn = torch.zeros_like(wanted_bhtn)
+    for t in range(time):
+        for j in range(keys):
+            distance = keys - time + t - j
+            if distance < 0:
+                wanted_bhtn[:, :, t, j] = -math.inf
+            else:
+                wanted_bhtn[:, :, t, j] = scores_bhtn[:, :, t, keys - 1 - distance].detach()
+                gradient_bhtn[:, :, t, keys - 1 - distance] = probe_bhtn[:, :, t, j]
+    assert_close(aligned_bhtn, wanted_bhtn)
+    (got_bhtn,) = torch.autograd.grad(aligned_bhtn, scores_bhtn, probe_bhtn)
+    assert_close(got_bhtn, gradient_bhtn)
 
 
 def test_align_takes_scores_in_any_layout() -> None:
     scores_bhtn = noise(4, 9, 3, 2).permute(3, 2, 0, 1)[:, 1:, :, 2:]
     tidy_bhtn = scores_bhtn.clone(memory_format=torch.contiguous_format)
+    mask_tn = noise(4, 7, seed=1)
     assert not scores_bhtn.is_contiguous()
-    assert_close(align(scores_bhtn), align(tidy_bhtn))
+    assert_close(align(scores_bhtn, mask_tn), align(tidy_bhtn, mask_tn))
+
+
+def test_one_query_that_sees_everything_needs_no_alignment() -> None:
+    scores_bhtn = noise(2, 3, 1, 5)
+    assert_close(align(scores_bhtn, None), scores_bhtn)
 
 
 @pytest.mark.parametrize("name", ["relative, pre-norm", "learned", "rotary, grouped queries"])

@@ -134,7 +134,8 @@ def test_operators_made_of_others_are_looked_into(
         with mode():
             F.layer_norm(x_bd, (d,))
 
-    assert peak_memory(work).peak_bytes == (b * d + 2 * b) * FLOAT
+    memory = peak_memory(work)
+    assert memory.peak_bytes == memory.allocated_bytes == (b * d + 2 * b) * FLOAT
 
 
 @pytest.mark.parametrize(("b", "d", "h", "o"), [(7, 3, 5, 2), (1, 30, 10, 2), (9, 1, 1, 40)])

@@ -49,7 +49,7 @@ def legend(patterns: list[Pattern]) -> Text:
     return words
 
 
-BLOCK, GAP, WIDE, APART, TOP = 15, 3, 132, 56, 58
+BLOCK, GAP, WIDE, APART, TOP = 14, 3, 150, 44, 58
 
 
 def to_svg(patterns: Mapping[str, Pattern]) -> str:
@@ -66,7 +66,7 @@ def to_svg(patterns: Mapping[str, Pattern]) -> str:
     for column, (name, pattern) in enumerate(patterns.items()):
         left = APART + column * (WIDE + APART)
         middle = left + WIDE / 2
-        parts.append(_words(middle, 24, name, "#212529", 14, "600"))
+        parts.append(_words(middle, 24, name, "#212529", 12, "600"))
         parts.append(_words(middle, 43, _short(str(pattern)), "#868e96", 11, "400"))
         for depth, block in enumerate(pattern):
             top = floor - (depth + 1) * (BLOCK + GAP)
