@@ -411,6 +411,7 @@ def change(path: Path, **fields: object) -> None:
         {"cutoffs": [[1]]},
         {"cutoffs": [5, 9], "embedding": "adaptive"},
         {"cutoffs": list(range(1, 22)), "embedding": "adaptive", "div_val": 2**62},
+        {"cutoffs": list(range(1, 300_000)), "embedding": "adaptive", "vocab_size": 10**6},
         {"embedding": "os.system"},
         {"__class__": "os.system"},
         {"class_path": "os.system"},

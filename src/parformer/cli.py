@@ -322,12 +322,14 @@ def run_measure(arguments: argparse.Namespace) -> None:
     from parformer.measure.models import measure_models
     from parformer.report.tables import measured_table, stacks, verdict
 
+    screen = make_console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TimeRemainingColumn(),
-        console=make_console(stderr=True),
+        console=screen,
         transient=True,
+        disable=not screen.is_terminal,
     )
     with bar:
         task = bar.add_task("", total=1.0)

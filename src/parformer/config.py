@@ -287,6 +287,10 @@ class ModelConfig:
                 f"embedding='adaptive', got {self.embedding!r}"
             )
         if self.embedding == "adaptive":
+            if len(self.cutoffs) > MAX_CUTOFFS:
+                raise ConfigError(
+                    f"at most {MAX_CUTOFFS} cutoffs make sense, got {len(self.cutoffs):,}"
+                )
             edges = (0, *self.cutoffs, self.vocab_size)
             if any(low >= high for low, high in pairwise(edges)):
                 raise ConfigError(
@@ -372,6 +376,10 @@ class ModelConfig:
 
 
 REQUIRED = ("vocab_size", "d_model", "n_head", "d_inner")
+
+
+MAX_CUTOFFS = 63
+"""Halving any width that often leaves nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
