@@ -64,7 +64,8 @@ class Textbook:
         k = k.reshape(batch, keys, heads, width)
         v = v.reshape(batch, keys, heads, width)
         r = block.distance(positions).view(keys, heads, width)
-        assert self.model.content_bias is not None and self.model.position_bias is not None
+        assert self.model.content_bias is not None
+        assert self.model.position_bias is not None
         content = self.model.content_bias.view(heads, width)
         position = self.model.position_bias.view(heads, width)
         by_content = torch.einsum("bihd,bjhd->bhij", q + content, k)

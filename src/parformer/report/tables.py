@@ -148,7 +148,7 @@ def verdict(measured: MeasuredModels) -> list[str]:
     for name in list(models)[1:]:
         difference = measured.latency.difference(name, baseline)
         if difference.verdict == "tie":
-            speed = f"takes as long as {baseline}: the difference is inside the noise"
+            speed = f"takes as long as {baseline} (the difference is inside the noise)"
         else:
             change = abs(1 - difference.ratio)
             speed = f"is {change:.0%} {difference.verdict} than {baseline} per step"
