@@ -269,7 +269,7 @@ def par(layers: int, p: float = 5) -> Pattern:
         stride = min(stride, 2 * layers // (3 * (attention - 1)))
     letters = ["f"] * layers
     for number in range(attention):
-        letters[number * max(1, stride)] = "s"
+        letters[number * stride] = "s"
     return Pattern.parse("".join(letters))
 
 
@@ -498,7 +498,7 @@ class _Parser:
         blocks, size = group.blocks, group.size
         if bracket == ">":
             blocks, size = [BlockSpec("<", inside=Pattern(blocks))], size + 1
-        # nine digits are too many already, and a million would take long to read
+        # nine digits are too many blocks already; Python itself refuses to read thousands
         self.add(blocks, size, int((count or "1").lstrip("0")[:9]), at)
 
     def block(self, token: re.Match[str]) -> None:
@@ -536,7 +536,7 @@ class _Parser:
         raise PatternError(f"{problem}{self.place(at)}; {way_out}")
 
     def place(self, at: int) -> str:
-        start = max(0, at - 30)
+        start = max(0, at - 30) if len(self.text) > 60 else 0
         left, right = "…" * (start > 0), "…" * (start + 60 < len(self.text))
         excerpt = f"{left}{self.text[start : start + 60]}{right}"
         return f" at column {at + 1} of {excerpt!r}"
