@@ -43,17 +43,18 @@ class SingleTable(WordEmbedding):
         width = config.embed_width
         self.tables = nn.ParameterList([nn.Parameter(torch.empty(config.vocab_size, width))])
         self.projections = nn.ParameterList()
-        if width != config.d_model:
+        self.full_width = width == config.d_model
+        if not self.full_width:
             self.projections.append(nn.Parameter(torch.empty(config.d_model, width)))
         self.bias = (
             nn.Parameter(torch.empty(config.d_model))
-            if config.projection_bias and width != config.d_model
+            if config.projection_bias and not self.full_width
             else None
         )
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
-        x_bte = F.embedding(tokens_bt, self.tables[0])
-        if not len(self.projections):
+        x_bte = torch.embedding(self.tables[0], tokens_bt)
+        if self.full_width:
             return x_bte
         return F.linear(x_bte, self.projections[0], self.bias)
 
@@ -328,7 +329,10 @@ def check_tokens(tokens: Tensor, size: int, what: str) -> None:
         raise InputError(f"{what} are empty, shape {tuple(tokens.shape)}; give at least one")
     if torch.compiler.is_compiling() or tokens.device.type != "cpu":
         return  # looking would stop the graph or the device
-    low, high = (int(value) for value in torch.aminmax(tokens))
+    if tokens.numel() == 1:
+        low = high = int(tokens.item())
+    else:
+        low, high = (int(value) for value in torch.aminmax(tokens))
     if low < 0 or high >= size:
         bad = low if low < 0 else high
         raise InputError(f"{what} hold {bad}, outside 0 … {size - 1}; is it another vocabulary?")

@@ -21,6 +21,7 @@ from parformer.blocks.base import (
     BlockState,
     Context,
     Cost,
+    Linear,
     Options,
     Shape,
     block,
@@ -47,10 +48,10 @@ class SelfAttention(Block):
         self.causal = config.causal
         inside = self.heads * self.width
         both = 2 * self.kv_heads * self.width
-        self.qkv = nn.Linear(config.d_model, inside + both, bias=config.attention_bias)
-        self.out = nn.Linear(inside, config.d_model, bias=config.attention_bias)
+        self.qkv = Linear(config.d_model, inside + both, bias=config.attention_bias)
+        self.out = Linear(inside, config.d_model, bias=config.attention_bias)
         if self.relative:
-            self.distance = nn.Linear(config.d_model, inside, bias=False)
+            self.distance = Linear(config.d_model, inside, bias=False)
             if config.position_bias == "per-layer":
                 self.content_bias = nn.Parameter(torch.empty(inside))
                 self.position_bias = nn.Parameter(torch.empty(inside))
@@ -83,8 +84,9 @@ class SelfAttention(Block):
             read_bnd = self.read(all_bnd)
             q_bhtk = self._heads(F.linear(read_bnd[:, past:], q_weight, q_bias))
             kv_bgnk = self._heads(F.linear(read_bnd, kv_weight, kv_bias))
-        q_bhtk = self._rotate(q_bhtk, context.position, context)
-        kv_bgnk = self._rotate_keys(kv_bgnk, context.position - past, context)
+        if self.rotary:
+            q_bhtk = self._rotate(q_bhtk, context.position, context)
+            kv_bgnk = self._rotate_keys(kv_bgnk, context.position - past, context)
         distances_hnk = self._distances(kv_bgnk.shape[2], context) if self.relative else None
         y_btd = self._attend(q_bhtk, kv_bgnk, distances_hnk, context)
         keep = min(context.memory, all_bnd.shape[1])
@@ -100,39 +102,43 @@ class SelfAttention(Block):
             state = self._project_memory(state, context)
         assert state is None or isinstance(state, KeyValueMemory)
         q_bhtk, kv_bgtk = self._split(self.qkv(self.read(x_btd)))
-        q_bhtk = self._rotate(q_bhtk, context.position, context)
-        kv_bgtk = self._rotate_keys(kv_bgtk, context.position, context)
-        distances_hnk = None
-        # A gradient goes through this step's own distances; they are reused only without one.
-        reuse = not torch.is_grad_enabled()
+        if self.rotary:
+            q_bhtk = self._rotate(q_bhtk, context.position, context)
+            kv_bgtk = self._rotate_keys(kv_bgtk, context.position, context)
+        distances_hnk = kept_hnk = None
         if self.relative:
+            # A gradient goes through this step's own distances; they are reused only without one.
+            reuse = not torch.is_grad_enabled()
             keys = x_btd.shape[1] + (0 if state is None else state.length)
             known_hnk = state.distances_hnk if state is not None and reuse else None
             distances_hnk = self._enough_distances(known_hnk, keys, context)
+            kept_hnk = distances_hnk if reuse else None
         if not self.causal or (state is None and context.memory == 0):
             return self._attend(q_bhtk, kv_bgtk, distances_hnk, context), None
-        kept_hnk = distances_hnk if reuse else None
         kv_bgnk, after = append(state, kv_bgtk, context.memory, kept_hnk)
         return self._attend(q_bhtk, kv_bgnk, distances_hnk, context), after
 
     def _project_memory(self, state: InputMemory, context: Context) -> KeyValueMemory:
         """Turn a training memory into an inference one."""
         _, kv_bgmk = self._split(self.qkv(self.read(state.inputs_bmd)))
-        kv_bgmk = self._rotate_keys(kv_bgmk, context.position - state.length, context)
+        if self.rotary:
+            kv_bgmk = self._rotate_keys(kv_bgmk, context.position - state.length, context)
         _, after = append(None, kv_bgmk, state.length, None)
         return after
 
     def _heads(self, x_btd: Tensor) -> Tensor:
-        return torch.unflatten(x_btd, -1, (-1, self.width)).transpose(1, 2)
+        return x_btd.view(*x_btd.shape[:2], -1, self.width).transpose(1, 2)
 
     def _split(self, qkv_btd: Tensor) -> tuple[Tensor, Tensor]:
+        # narrow, here and below: one token's step is mostly Python, and indexing costs twice
         qkv_bhtk = self._heads(qkv_btd)
-        return qkv_bhtk[:, : self.heads], qkv_bhtk[:, self.heads :]
+        return (
+            qkv_bhtk.narrow(1, 0, self.heads),
+            qkv_bhtk.narrow(1, self.heads, 2 * self.kv_heads),
+        )
 
     def _rotate(self, x_bhnk: Tensor, first: int, context: Context) -> Tensor:
         """Rotary positions: turn queries or keys by angles that grow with their place."""
-        if not self.rotary:
-            return x_bhnk
         count, base = x_bhnk.shape[2], context.config.rotary_base
         cos_nk, sin_nk = context.once(
             ("rotations", first, count, self.width),
@@ -141,8 +147,6 @@ class SelfAttention(Block):
         return turn(x_bhnk, cos_nk, sin_nk)
 
     def _rotate_keys(self, kv_bgnk: Tensor, first: int, context: Context) -> Tensor:
-        if not self.rotary:
-            return kv_bgnk
         k_bgnk, v_bgnk = kv_bgnk.chunk(2, dim=1)
         return torch.cat((self._rotate(k_bgnk, first, context), v_bgnk), dim=1)
 
@@ -162,7 +166,8 @@ class SelfAttention(Block):
     def _attend(
         self, q_bhtk: Tensor, kv_bgnk: Tensor, distances_hnk: Tensor | None, context: Context
     ) -> Tensor:
-        k_bgnk, v_bgnk = kv_bgnk.chunk(2, dim=1)
+        k_bgnk = kv_bgnk.narrow(1, 0, self.kv_heads)
+        v_bgnk = kv_bgnk.narrow(1, self.kv_heads, self.kv_heads)
         dropout = self.dropatt if self.training else 0.0
         scale = 1 / math.sqrt(self.width)
         if distances_hnk is None:
@@ -307,6 +312,9 @@ def attend_openly(
 
 def see_mask(time: int, keys: int, context: Context, like: Tensor) -> Tensor | None:
     """What to add to scores: 0 where a query may look, −inf where not; None if all is seen."""
+    config = context.config
+    if time == 1 and config.causal and context.padding is None and not config.same_length:
+        return None
     mask: Tensor | None = context.once(
         ("mask", time, keys), lambda: make_mask(time, keys, context, like)
     )

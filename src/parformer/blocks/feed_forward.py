@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from parformer.blocks.base import (
     ACTIVATIONS,
@@ -13,6 +13,7 @@ from parformer.blocks.base import (
     BlockState,
     Context,
     Cost,
+    Linear,
     Options,
     Shape,
     block,
@@ -35,8 +36,8 @@ class FeedForward(Block):
         self.activation = ACTIVATIONS[config.activation]
         self.inner_dropout = config.dropout if config.inner_dropout else 0.0
         bias = config.feed_forward_bias
-        self.inner = nn.Linear(config.d_model, inner * (2 if self.gated else 1), bias=bias)
-        self.out = nn.Linear(inner, config.d_model, bias=bias)
+        self.inner = Linear(config.d_model, inner * (2 if self.gated else 1), bias=bias)
+        self.out = Linear(inner, config.d_model, bias=bias)
 
     def forward(
         self, x_btd: Tensor, state: BlockState | None, context: Context

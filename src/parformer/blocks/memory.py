@@ -89,24 +89,22 @@ def append(
 ) -> tuple[Tensor, KeyValueMemory]:
     """Past and new rows together, and the state that keeps the last `memory` of them."""
     time = kv_bgtk.shape[2]
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if kv_bgtk.requires_grad or torch.compiler.is_compiling():
         # Autograd and graph capture want new tensors rather than writes into old ones.
         all_bgnk = kv_bgtk if past is None else torch.cat((past.kv_bgmk, kv_bgtk), dim=2)
         end = all_bgnk.shape[2]
         rows, start = Rows(all_bgnk.detach(), end), max(0, end - memory)
         return all_bgnk, KeyValueMemory(rows, start, end, distances_hnk)
-    if past is None:
-        past = KeyValueMemory(Rows(kv_bgtk[:, :, :0], 0), 0, 0)
-    if past.rows.takes(past.end, time):
+    if past is not None and past.rows.takes(past.end, time):
         rows, first, end = past.rows, past.start, past.end + time
     else:
-        kept, first = past.length, 0
+        kept, first = 0 if past is None else past.length, 0
         end = kept + time
         batch, heads, _, width = kv_bgtk.shape
-        room = end + max(64, kept // 2)
-        rows = Rows(kv_bgtk.new_empty(batch, heads, room, width), kept)
-        rows.buffer[:, :, :kept] = past.kv_bgmk
-    rows.buffer[:, :, end - time : end] = kv_bgtk
+        rows = Rows(kv_bgtk.new_empty(batch, heads, end + max(64, kept // 2), width), kept)
+        if past is not None:
+            rows.buffer[:, :, :kept] = past.kv_bgmk
+    rows.buffer.narrow(2, end - time, time).copy_(kv_bgtk)
     rows.filled = end
-    start = max(first, end - memory)
-    return rows.buffer[:, :, first:end], KeyValueMemory(rows, start, end, distances_hnk)
+    state = KeyValueMemory(rows, max(first, end - memory), end, distances_hnk)
+    return rows.buffer.narrow(2, first, end - first), state
