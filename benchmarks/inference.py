@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -39,6 +39,10 @@ class TextbookReader:
         with torch.inference_mode():
             self.textbook.step(self.reader.tokens, self.reader.targets)
 
+    def resident(self) -> Iterator[torch.Tensor]:
+        yield from self.reader.model.parameters()
+        yield from self.textbook.memory
+
 
 class Trainer:
     """One training step: forward and backward, memory carried, no optimizer."""
@@ -64,45 +68,59 @@ class Trainer:
 
 
 def transformer_xl(rounds: int) -> list[str]:
-    """Cached memory against the textbook, fp32 and bf16."""
+    """Cached memory against the textbook: fp32 and bf16, with rare words and without."""
     lines = []
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        readers = {name: make_reader(name, dtype) for name in NAMES}
-        books = {name: TextbookReader(reader) for name, reader in readers.items()}
-        candidates: dict[str, Callable[[], None]] = {
-            **{f"textbook {name}": book for name, book in books.items()},
-            **{f"Parformer {name}": reader for name, reader in readers.items()},
-        }
-        result = measure_latency(candidates, rounds=rounds)
-        peaks = {
-            f"textbook {name}": peak_memory(
-                book, resident=[*readers[name].model.parameters(), *book.textbook.memory]
-            )
-            for name, book in books.items()
-        } | {
-            f"Parformer {name}": peak_memory(reader, resident=list(reader.resident()))
-            for name, reader in readers.items()
-        }
-        lines += [
-            f"**A step of 64 tokens after 640, batch 1, {precision}, loss of the clustered head**",
-            "",
-            *table(
-                ["", "time per step", "95% interval", "× textbook Transformer-XL", "peak memory"],
-                (
-                    [
-                        timing.name,
-                        duration(timing.median),
-                        f"{duration(timing.low)} – {duration(timing.high)}",
-                        f"{result.ratio(timing.name, 'textbook ' + NAMES[0]):.3f}",
-                        megabytes(peaks[timing.name].peak_bytes),
-                    ]
-                    for timing in result.timings
-                ),
-            ),
-            verdict(result, "Parformer par-base", "Parformer transformer-xl-base"),
-            "",
-        ]
+        for rare in (True, False):
+            lines += one_transformer_xl_table(precision, dtype, rounds, rare=rare)
+            note(f"{precision}, {'rare words' if rare else 'frequent words only'}: done")
     return lines
+
+
+def one_transformer_xl_table(
+    precision: str, dtype: torch.dtype, rounds: int, *, rare: bool
+) -> list[str]:
+    candidates: dict[str, TextbookReader | Reader] = {}
+    for name in NAMES:
+        reader = make_reader(name, dtype)
+        candidates[f"textbook {name}"] = TextbookReader(reader)
+        candidates[f"Parformer {name}"] = reader
+        if precision == "fp32":
+            packed = make_reader(name, dtype)
+            assert packed.model.pack(64)
+            candidates[f"Parformer {name}, packed"] = packed
+    if not rare:
+        last = pf.preset(NAMES[0]).clusters[0].high - 1
+        for candidate in candidates.values():
+            if isinstance(candidate, Reader):
+                candidate.targets = candidate.targets.clamp(max=last)
+    result = measure_latency(candidates, rounds=rounds)
+    peaks = {
+        name: peak_memory(candidate, resident=list(candidate.resident()))
+        for name, candidate in candidates.items()
+    }
+    words = "2 rare words in each of two clusters" if rare else "frequent words only"
+    heads = ["", "time per step", "95% interval", "× textbook Transformer-XL", "peak memory"]
+    return [
+        f"**A step of 64 tokens after 640, batch 1, {precision}; loss of {words}**",
+        "",
+        *table(
+            heads,
+            (
+                [
+                    timing.name,
+                    duration(timing.median),
+                    f"{duration(timing.low)} – {duration(timing.high)}",
+                    f"{result.ratio(timing.name, 'textbook ' + NAMES[0]):.3f}",
+                    megabytes(peaks[timing.name].peak_bytes)
+                    + (" + packed weights" if timing.name.endswith("packed") else ""),
+                ]
+                for timing in result.timings
+            ),
+        ),
+        verdict(result, "Parformer par-base", "Parformer transformer-xl-base"),
+        "",
+    ]
 
 
 def memory_length(rounds: int) -> list[str]:

@@ -2,8 +2,8 @@
 
 One projection gives queries, keys and values for memory and target rows alike, distances
 are projected anew in every step, scores are shifted by padding, and nothing is kept but
-the layers' inputs. It takes its weights from a Parformer model, so that both compute the
-same numbers; embedding and head are Parformer's own, so that only the stack differs.
+the layers' inputs. Its adaptive softmax joins short list and clusters in one weight per step.
+It takes its weights from a Parformer model, so that both compute the same numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from parformer.blocks.attention import SelfAttention
 from parformer.blocks.feed_forward import FeedForward
+from parformer.embedding import ClusterHead
 from parformer.model import Model
 
 
@@ -31,7 +32,6 @@ class Textbook:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The loss of one segment; the memory moves on."""
         model = self.model
-        assert model.head is not None
         time = tokens.shape[1]
         x = model.embedding(tokens, None, 0)
         keys = time + self.mem_len
@@ -52,7 +52,33 @@ class Textbook:
             elif isinstance(block, FeedForward):
                 x = block.norm(x + block.out(torch.relu(block.inner(x))))
             self.memory[i] = both[:, -self.mem_len :].detach()
-        return model.head.losses(x.flatten(0, 1), targets.flatten()).mean()
+        return self.losses(x.flatten(0, 1), targets.flatten()).mean()
+
+    def losses(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The adaptive softmax of the released code, for clusters of one width."""
+        head, config = self.model.head, self.model.config
+        assert isinstance(head, ClusterHead)
+        assert head.bias is not None
+        table, edges = head.tables[0], [0, *config.cutoffs, config.vocab_size]
+        head_weight = torch.cat([table[: edges[1]], head.cluster_weight])
+        head_bias = torch.cat([head.bias[: edges[1]], head.cluster_bias])
+        head_logprob = F.log_softmax(F.linear(x, head_weight, head_bias), dim=1)
+        losses = torch.zeros_like(targets, dtype=x.dtype)
+        for i in range(len(edges) - 1):
+            low, high = edges[i], edges[i + 1]
+            places = ((targets >= low) & (targets < high)).nonzero().squeeze(1)
+            if places.numel() == 0:
+                continue
+            inside = targets.index_select(0, places) - low
+            logprob = head_logprob.index_select(0, places)
+            if i > 0:
+                tail = F.linear(x.index_select(0, places), table[low:high], head.bias[low:high])
+                rare = F.log_softmax(tail, dim=1).gather(1, inside[:, None]).squeeze(1)
+                chosen = logprob[:, edges[1] + i - 1] + rare
+            else:
+                chosen = logprob.gather(1, inside[:, None]).squeeze(1)
+            losses = losses.index_copy(0, places, -chosen)
+        return losses
 
     def attend(
         self, block: SelfAttention, x: Tensor, both: Tensor, positions: Tensor, hidden: Tensor

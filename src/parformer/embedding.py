@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from parformer.blocks.base import ACTIVATIONS, Cost, Shape, linear_cost, make_norm, norm_parameters
 from parformer.config import ModelConfig
 from parformer.errors import InputError
+from parformer.kernels.packed import Packed, pack
 
 IGNORE = -100
 """A target that does not count."""
@@ -129,8 +130,12 @@ class Head(nn.Module):
         raise AssertionError
 
     def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
-        """Negative log-probability of each target, in fp32."""
+        """Negative log-probability of each target, in fp32 or better."""
         raise AssertionError
+
+    def pack(self, rows: int) -> bool:
+        """Lay the weights out for this many rows; whether that was possible."""
+        return False
 
 
 class FlatHead(Head):
@@ -163,7 +168,7 @@ class FlatHead(Head):
         return F.linear(x_btd, self.weight, self.bias)
 
     def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(x_nd).float(), targets_n, reduction="none")
+        return F.cross_entropy(widen(self.logits(x_nd)), targets_n, reduction="none")
 
 
 class ClusterHead(Head):
@@ -196,6 +201,11 @@ class ClusterHead(Head):
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.output_bias else None
         self.cluster_weight = nn.Parameter(torch.empty(rare, config.embed_width))
         self.cluster_bias = nn.Parameter(torch.empty(rare)) if config.output_bias else None
+        self.packed: Packed | None = None
+
+    def pack(self, rows: int) -> bool:
+        self.packed = pack(self._tables()[0], rows)
+        return self.packed is not None
 
     def _project(self, x_nd: Tensor, i: int) -> Tensor:
         return x_nd @ self.projections[i] if len(self.projections) else x_nd
@@ -210,40 +220,51 @@ class ClusterHead(Head):
             return [None] * len(self.clusters)
         return list(torch.split(self.bias, [c.size for c in self.clusters]))
 
-    def _short_list(self, x_nd: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
-        """Logits of the frequent words, then of the rare clusters."""
+    def _short_list(self, x_nd: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the frequent words, and of the rare clusters."""
         x_ne = self._project(x_nd, 0)
-        words = F.linear(x_ne, table, bias)
-        return torch.cat((words, F.linear(x_ne, self.cluster_weight, self.cluster_bias)), dim=-1)
+        table, bias = self._tables()[0], self._biases()[0]
+        if self.packed is not None and self.packed.fits(x_ne, table):
+            words_nv = self.packed.linear(x_ne, table, bias)
+        else:
+            words_nv = F.linear(x_ne, table, bias)
+        return words_nv, F.linear(x_ne, self.cluster_weight, self.cluster_bias)
 
     def logits(self, x_btd: Tensor) -> Tensor:
         tables, biases = self._tables(), self._biases()
-        head_btc = self._short_list(x_btd, tables[0], biases[0]).float().log_softmax(-1)
+        head_btc = widen(torch.cat(self._short_list(x_btd), dim=-1)).log_softmax(-1)
         first = self.clusters[0].size
         parts = [head_btc[..., :first]]
         for i in range(1, len(self.clusters)):
-            tail = F.linear(self._project(x_btd, i), tables[i], biases[i]).float().log_softmax(-1)
-            parts.append(tail + head_btc[..., first + i - 1 : first + i])
+            tail_btv = widen(F.linear(self._project(x_btd, i), tables[i], biases[i]))
+            parts.append(tail_btv.log_softmax(-1) + head_btc[..., first + i - 1 : first + i])
         return torch.cat(parts, dim=-1)
 
     def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
         tables, biases = self._tables(), self._biases()
-        first = self.clusters[0].size
-        columns_n = targets_n
-        rows = []
+        words_nv, clusters_nc = (widen(part) for part in self._short_list(x_nd))
+        # two sums of exponentials instead of one long row: nothing large is copied
+        total_n = torch.logaddexp(log_sum_exp(words_nv), torch.logsumexp(clusters_nc, dim=-1))
+        frequent_n = targets_n.clamp(max=self.clusters[0].high - 1)
+        chosen_n = words_nv.gather(-1, frequent_n[:, None])[:, 0]
         for i, cluster in enumerate(self.clusters[1:], start=1):
-            inside_n = (targets_n >= cluster.low) & (targets_n < cluster.high)
-            columns_n = torch.where(inside_n, first + i - 1, columns_n)
-            rows.append(inside_n.nonzero()[:, 0])
-        head_nc = self._short_list(x_nd, tables[0], biases[0]).float()
-        losses_n = F.cross_entropy(head_nc, columns_n, reduction="none")
-        for i, places_s in enumerate(rows, start=1):
+            places_s = ((targets_n >= cluster.low) & (targets_n < cluster.high)).nonzero()[:, 0]
             if len(places_s):
-                tail = F.linear(self._project(x_nd[places_s], i), tables[i], biases[i]).float()
-                inside_s = targets_n[places_s] - self.clusters[i].low
-                extra_s = F.cross_entropy(tail, inside_s, reduction="none")
-                losses_n = losses_n.index_add(0, places_s, extra_s)
-        return losses_n
+                tail_sv = widen(F.linear(self._project(x_nd[places_s], i), tables[i], biases[i]))
+                inside_s = targets_n[places_s] - cluster.low
+                tail_s = -F.cross_entropy(tail_sv, inside_s, reduction="none")
+                chosen_n = chosen_n.index_copy(0, places_s, clusters_nc[places_s, i - 1] + tail_s)
+        return total_n - chosen_n
+
+
+def widen(x: Tensor) -> Tensor:
+    """Half precision is too coarse to sum a vocabulary of exponentials."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def log_sum_exp(x_nv: Tensor) -> Tensor:
+    """The same as torch.logsumexp, through the faster log_softmax."""
+    return x_nv[:, 0] - x_nv.log_softmax(dim=-1)[:, 0]
 
 
 def make_head(config: ModelConfig, words: WordEmbedding) -> Head | None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from parformer.config import ModelConfig, need_at_least
 from parformer.errors import ConfigError
+from parformer.kernels.packed import Packed, pack
 from parformer.pattern import ALPHABET, BlockSpec, Value
 
 Options: TypeAlias = Mapping[str, Value]
@@ -135,13 +136,23 @@ class Direct(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear map, called as directly."""
+    """A linear map, called as directly, whose weight may be packed for steps of one size."""
+
+    packed: Packed | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
             return cast(Tensor, super().__call__(x))
         own = self._parameters
-        return F.linear(x, cast(Tensor, own["weight"]), own["bias"])
+        weight = cast(Tensor, own["weight"])
+        if self.packed is not None and self.packed.fits(x, weight):
+            return self.packed.linear(x, weight, own["bias"])
+        return F.linear(x, weight, own["bias"])
+
+    def pack(self, rows: int) -> bool:
+        """Lay the weight out for this many rows; whether that was possible."""
+        self.packed = pack(self.weight, rows)
+        return self.packed is not None
 
 
 class LayerNorm(nn.LayerNorm):

@@ -136,6 +136,7 @@ def measure_models(
     rounds: int = 30,
     threads: int | None = None,
     precision: str = "fp32",
+    packed: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> MeasuredModels:
@@ -149,6 +150,11 @@ def measure_models(
         shape = step_shape(config, tgt_len, mem_len, batch)
         prices[name] = cost(config, tgt_len=tgt_len, mem_len=mem_len, batch=batch)
         model = build(config, seed=seed, dtype=PRECISIONS[precision])
+        if packed and not model.pack(shape.batch * shape.tgt_len):
+            raise ConfigError(
+                f"weights cannot be packed for {shape.batch * shape.tgt_len} rows in {precision} "
+                "here: that takes MKL, fp32 and at least 8 rows"
+            )
         readers[name] = Reader(model, shape, seed=seed)
     memories = {}
     for i, (name, reader) in enumerate(readers.items()):
@@ -162,7 +168,7 @@ def measure_models(
         threads=threads,
         seed=seed,
         what=f"one step of {shape.tgt_len} tokens after {shape.mem_len}, "
-        f"batch {batch}, {precision}",
+        f"batch {batch}, {precision}{', weights packed' if packed else ''}",
         progress=lambda share: say("timing, in turns", 0.5 + 0.5 * share),
     )
     measured = {
