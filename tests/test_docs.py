@@ -40,8 +40,9 @@ def test_commands_run(
             make_parser().parse_args(words)
             continue
         assert main(words) == 0, command
+        answer = capsys.readouterr().out
         if target:
-            Path(target).write_text(capsys.readouterr().out)
+            Path(target).write_text(answer)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)

@@ -142,8 +142,7 @@ def test_logits_are_the_log_probabilities_of_the_definition(case: dict[str, Any]
     wanted = [[naive_log_probability(x_d, v, model) for v in range(VOCAB)] for x_d in x_nd]
     wanted_nv = torch.stack([torch.stack(row) for row in wanted])
     assert_close(wanted_nv.exp().sum(-1), torch.ones(3, dtype=torch.float64))
-    # logits are fp32, whatever the model's type
-    assert_close(model.head.logits(x_nd).double(), wanted_nv, atol=1e-5, rtol=1e-5)
+    assert_close(model.head.logits(x_nd), wanted_nv)
 
 
 @clusters
@@ -170,8 +169,8 @@ def check_losses(model: Model, x_nd: Tensor, targets_n: Tensor, unused: bool = F
     assert_close(probability_nv.exp().sum(-1), torch.ones(len(x_nd)).to(probability_nv))
     wanted_n = -probability_nv[torch.arange(len(x_nd)), targets_n]
     losses_n = model.head.losses(x_nd, targets_n)
-    assert losses_n.dtype == torch.float32
-    assert_close(losses_n, wanted_n.float(), atol=1e-5, rtol=1e-5)
+    assert losses_n.dtype == torch.float64
+    assert_close(losses_n, wanted_n)
     weights_n = 1 + torch.arange(len(x_nd)) % 3
     names = dict(model.head.named_parameters())
     inputs = [x_nd, *names.values()]

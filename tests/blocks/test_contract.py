@@ -97,9 +97,9 @@ def test_inference_multiplies_as_often_as_the_price_says(
     price = BLOCKS[letter].cost(model.config, {}, Shape(BATCH, TIME, past, past))
     with ready(model, "inference"):
         # The steps before the one that counts fill the memory and project all distances.
-        _, state = run_pieces(model, stream(past + TIME), [TIME, past], memory=past)
+        _, state = run_pieces(model, stream(2 * TIME + past), [TIME + past, TIME], memory=past)
         with CountFlops() as counted:
-            run_block(model, stream(TIME), state, memory=past, position=past + TIME)
+            run_block(model, stream(TIME), state, memory=past, position=2 * TIME + past)
     assert counted.flops == price.flops_cached
 
 
