@@ -180,7 +180,20 @@ def check_losses(model: Model, x_nd: Tensor, targets_n: Tensor, unused: bool = F
         if one is None and unused:
             one = torch.zeros_like(other)
         assert one is not None, f"{name} has no gradient"
-        assert_close(one, other, atol=1e-5, rtol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+        assert_close(one, other, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("case", [CLUSTER_CASES[0], CLUSTER_CASES[-1], None], ids=str)
+def test_half_precision_is_widened_before_its_exponentials_are_summed(
+    case: dict[str, Any] | None,
+) -> None:
+    model = make_flat({}) if case is None else make_clusters(case)
+    assert model.head is not None
+    x_nd = 0.3 * noise(VOCAB, model.config.d_model)
+    wanted_n = model.head.losses(x_nd, torch.arange(VOCAB))
+    losses_n = model.to(torch.bfloat16).head.losses(x_nd.bfloat16(), torch.arange(VOCAB))
+    assert losses_n.dtype == torch.float32
+    assert_close(losses_n.double(), wanted_n, atol=0.05, rtol=0.05)
 
 
 @clusters

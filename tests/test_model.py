@@ -765,6 +765,30 @@ def test_configurations_that_agree_share_states() -> None:
     assert torch.equal(two(text(2, 3), state=state_of(one)).logits, expected)
 
 
+@pytest.mark.parametrize("change", ["new numbers", "new weights", "half", "double"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_packed_model_notices_that_its_weights_changed(family: str, change: str) -> None:
+    tokens, packed, plain = text(2, 8), make(family), make(family)
+    other = build(packed.config, seed=3).state_dict()
+    packed.pack(16)
+    for model in (packed, plain):
+        if change.startswith("new"):
+            fresh = {name: weight.clone() for name, weight in other.items()}
+            model.load_state_dict(fresh, assign=change == "new weights")
+        else:
+            model.to(torch.bfloat16 if change == "half" else torch.float64)
+    with torch.inference_mode():
+        assert_close(packed(tokens).logits, plain(tokens).logits)
+
+
+def test_a_model_made_in_inference_mode_works_all_the_same() -> None:
+    expected = make("llama")(text(2, 8)).logits
+    with torch.inference_mode():
+        model = make("llama")
+        model.pack(16)
+        assert_close(model(text(2, 8)).logits, expected)
+
+
 def test_a_configuration_is_kept_as_it_was_given() -> None:
     config = ModelConfig.from_dict(small_config("llama").to_dict())
     model = build(config)

@@ -220,10 +220,11 @@ class ClusterHead(Head):
             return [None] * len(self.clusters)
         return list(torch.split(self.bias, [c.size for c in self.clusters]))
 
-    def _short_list(self, x_nd: Tensor) -> tuple[Tensor, Tensor]:
+    def _short_list(
+        self, x_nd: Tensor, table: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Logits of the frequent words, and of the rare clusters."""
         x_ne = self._project(x_nd, 0)
-        table, bias = self._tables()[0], self._biases()[0]
         if self.packed is not None and self.packed.fits(x_ne, table):
             words_nv = self.packed.linear(x_ne, table, bias)
         else:
@@ -232,7 +233,9 @@ class ClusterHead(Head):
 
     def logits(self, x_btd: Tensor) -> Tensor:
         tables, biases = self._tables(), self._biases()
-        head_btc = widen(torch.cat(self._short_list(x_btd), dim=-1)).log_softmax(-1)
+        head_btc = widen(
+            torch.cat(self._short_list(x_btd, tables[0], biases[0]), dim=-1)
+        ).log_softmax(-1)
         first = self.clusters[0].size
         parts = [head_btc[..., :first]]
         for i in range(1, len(self.clusters)):
@@ -242,7 +245,8 @@ class ClusterHead(Head):
 
     def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
         tables, biases = self._tables(), self._biases()
-        words_nv, clusters_nc = (widen(part) for part in self._short_list(x_nd))
+        short_list = self._short_list(x_nd, tables[0], biases[0])
+        words_nv, clusters_nc = (widen(part) for part in short_list)
         # two sums of exponentials instead of one long row: nothing large is copied
         total_n = torch.logaddexp(log_sum_exp(words_nv), torch.logsumexp(clusters_nc, dim=-1))
         frequent_n = targets_n.clamp(max=self.clusters[0].high - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,7 @@ def spoil(packed: Packed) -> Packed:
     """The same promise over other numbers, so that using it shows."""
     other = pack(torch.zeros(5, 3), rows=packed.rows)
     assert other is not None
-    return Packed(other.layout, packed.rows, packed.version)
+    return replace(packed, layout=other.layout)
 
 
 @needs_mkl

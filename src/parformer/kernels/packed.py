@@ -31,11 +31,15 @@ class Packed:
     rows: int
     version: int
     """The weight's own count of changes when it was packed."""
+    source: Tensor
+    """The weight as it was, kept so that no other can come to lie in its place."""
 
     def fits(self, x: Tensor, weight: Tensor) -> bool:
         """Whether the layout may stand in for the weight now."""
         return (
             x.numel() == self.rows * weight.shape[1]
+            and weight.data_ptr() == self.source.data_ptr()
+            and not weight.is_inference()
             and weight._version == self.version
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
@@ -54,9 +58,10 @@ def pack(weight: Tensor, rows: int) -> Packed | None:
         and hasattr(torch.ops.mkl, "_mkl_linear")
         and weight.device.type == "cpu"
         and weight.dtype == torch.float32
+        and not weight.is_inference()  # it would not count its changes
     )
     if not able or rows < LEAST_ROWS:
         return None
     with torch.no_grad():
         layout = torch.ops.mkl._mkl_reorder_linear_weight(weight.detach(), rows)
-    return Packed(layout, rows, weight._version)
+    return Packed(layout, rows, weight._version, weight.detach())
