@@ -1,8 +1,8 @@
 """How fast is a step, beside a textbook Transformer-XL and beside Hugging Face's GPT-2?
 
 Everything of one table runs in one process in interleaved rounds; ratios are medians over
-the rounds. `python benchmarks/inference.py` prints the tables, `--write` puts them into
-docs/benchmarks.md, and naming sections runs just those.
+the rounds. `python benchmarks/inference.py` prints the tables (15 minutes on two cores),
+`--write` puts them into docs/benchmarks.md, and naming sections runs just those.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -18,14 +17,13 @@ from textbook import Textbook
 
 import parformer as pf
 from parformer.costs import step_shape
-from parformer.measure import Comparison, measure_latency, peak_memory
+from parformer.measure import Comparison, Receipt, measure_latency, peak_memory
 from parformer.measure.models import Reader, typical_tokens
 from parformer.model import Model, State
 from parformer.report.tables import duration, megabytes
 
 NAMES = ("transformer-xl-base", "par-base")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-MARKS = "<!-- inference -->", "<!-- end of inference -->"
 
 
 class TextbookReader:
@@ -345,20 +343,23 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown section {unknown.pop()!r}; known: {', '.join(SECTIONS)}")
     torch.set_num_threads(arguments.threads)
-    lines = []
     for name in arguments.sections or SECTIONS:
-        section, rounds = SECTIONS[name]
         note(f"{name} …")
-        lines += section(arguments.rounds or rounds)
-    receipt = measure_latency({"nothing": nullcontext}, rounds=8).receipt.line()
-    command = " ".join(["python benchmarks/inference.py", *arguments.sections])
-    lines += [f"`{command}` — {receipt}"]
-    text = "\n".join(lines)
-    print(text)
-    if arguments.write:
-        page = PAGE.read_text("utf-8")
-        before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
-        PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", "utf-8")
+        section, rounds = SECTIONS[name]
+        lines = section(arguments.rounds or rounds)
+        receipt = Receipt.issue(name).line()
+        text = "\n".join([*lines, f"`python benchmarks/inference.py {name}` — {receipt}"])
+        print(text, end="\n\n")
+        if arguments.write:
+            write(name, text)
+
+
+def write(name: str, text: str) -> None:
+    """Put a section between its marks on the page."""
+    page = PAGE.read_text("utf-8")
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = page.split(start)
+    PAGE.write_text(f"{before}{start}\n\n{text}\n\n{end}{rest.split(end)[1]}", "utf-8")
 
 
 if __name__ == "__main__":
