@@ -19,13 +19,13 @@ from parformer.config import (
     FAMILIES,
     Cluster,
     ModelConfig,
-    parse_assignment,
     preset,
     preset_table,
     presets,
     read_model,
 )
 from parformer.errors import ConfigError, PatternError
+from parformer.fields import parse_assignment
 from parformer.pattern import Pattern
 from tests.conftest import small_config
 

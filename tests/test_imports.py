@@ -18,7 +18,9 @@ ROOT = Path(parformer.__file__).parent
 
 LEVELS = (
     ("errors",),
+    ("notation",),
     ("pattern",),
+    ("fields",),
     ("config",),
     ("kernels",),
     ("blocks", "embedding"),

@@ -14,16 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parformer import __version__
-from parformer.config import (
-    ModelConfig,
-    check_names,
-    parse_assignment,
-    preset,
-    preset_table,
-    presets,
-    read_model,
-)
+from parformer.config import ModelConfig, preset, preset_table, presets, read_model
 from parformer.errors import ConfigError, ParformerError, PatternError
+from parformer.fields import check_names, parse_assignment
 from parformer.pattern import Pattern, describe, interleaved, par, sandwich
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.config import ModelConfig, need_at_least
+from parformer.config import ModelConfig
 from parformer.errors import ConfigError
+from parformer.fields import need_at_least
 from parformer.kernels.packed import Packed, pack
 from parformer.pattern import ALPHABET, BlockSpec, Value
 

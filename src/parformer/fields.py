@@ -1,0 +1,85 @@
+"""Does a value fit its field?
+
+What every frozen configuration shares: types are checked against the annotations, names
+against the fields, and a text from the command line becomes a value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+import typing
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Literal
+
+from parformer.errors import ConfigError
+from parformer.pattern import Pattern
+
+
+def need_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse the first unknown name and offer the nearest known one."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            way_out = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"unknown {what} {name!r}; {way_out}")
+
+
+@cache
+def field_types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def fit_type(name: str, value: Any, hint: Any) -> Any:
+    """The value as the field's type, or a ConfigError that names both.
+
+    >>> fit_type("cutoffs", [10, 20], tuple[int, ...])
+    (10, 20)
+    """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{name} must fit into 64 bits, got a number of {value.bit_length()}")
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        allowed = typing.get_args(hint)
+        if value in allowed:
+            return value
+        raise ConfigError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{name} must be a list, got {value!r}")
+        return tuple(fit_type(name, item, typing.get_args(hint)[0]) for item in value)
+    if hint is Pattern:
+        return Pattern.parse(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{name} must be {TYPE_NAMES[hint]}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+    return value
+
+
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Read `name=value` as the command line gives it; what is not a TOML value is a text.
+
+    >>> parse_assignment("d_model=256"), parse_assignment("norm=pre")
+    (('d_model', 256), ('norm', 'pre'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"cannot read {text!r}; write it as field=value, such as d_model=256")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):  # TOML's own error is a ValueError too
+        return name.strip(), value.strip()

@@ -1,0 +1,279 @@
+"""How is a pattern written down?
+
+The grammar, read in one pass from left to right, and the canonical form, which always
+reads back as the same blocks. What the blocks are made of is the caller's affair.
+
+    pattern = item {item}
+    item    = block | group
+    group   = ("(" pattern ")" | "<" pattern ">") ["x" count]
+    block   = letter ["[" options "]"]
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, NoReturn, TypeAlias, TypeVar
+
+from parformer.errors import PatternError
+
+ALPHABET: Mapping[str, str] = MappingProxyType(
+    {
+        "s": "self-attention",
+        "f": "feed-forward",
+        "i": "identity",
+        "r": "SRU recurrence",
+        "a": "SRU++ attention",
+        "l": "LSRA",
+        "y": "Synthesizer",
+    }
+)
+MAX_BLOCKS = 4096
+MAX_CHARACTERS = 100_000
+MAX_DEPTH = 50
+
+Value: TypeAlias = int | float | str
+"""What an option holds; a bare word, as in `y[dense]`, holds True."""
+
+KNOWN = f"known blocks: {' '.join(sorted(ALPHABET))}"
+_PAIRS = "groups open and close in pairs, ( ) or < >"
+_WORD = re.compile(r"[a-z][a-z0-9_+.-]*")
+_NUMBER = re.compile(r"-?[0-9]{1,18}(?P<decimals>(\.[0-9]{1,25})?(e[+-]?[0-9]{1,3})?)")
+_TOKEN = re.compile(
+    rf"""\s* (?:
+      (?P<open> [(<] )
+    | (?P<close> [)>] )  (?: \s* [x×*] \s* (?P<count> [0-9]* ) )?
+    | (?P<letter> [{"".join(ALPHABET)}] )  (?: \s* \[ (?P<options> [^\[\]]* ) \] )?
+      (?: \s* (?P<stray> [x×*] ) \s* (?P<digits> [0-9]* ) )?
+    | (?P<other> \S ) )""",
+    re.VERBOSE,
+)
+
+
+class Options(Mapping[str, Value]):
+    """What a block is told beyond its letter: immutable, hashable, sorted by name."""
+
+    __slots__ = ("_text", "_values")
+
+    def __init__(self, values: Mapping[str, Value] = MappingProxyType({})) -> None:
+        for name, value in values.items():
+            check_option(name, value)
+        self._values = {name: values[name] for name in sorted(values)}
+        self._text = ",".join(
+            name if value is True else f"{name}={value}" for name, value in self._values.items()
+        )
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        # 1, 1.0 and True are equal to Python; here they are three different options
+        if isinstance(other, Options):
+            return self._text == other._text
+        return Mapping.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return f"Options({self._values})"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+NO_OPTIONS = Options()
+
+
+def check_option(name: object, value: object, place: str = "") -> None:
+    """Refuse what could not be written in brackets and read back."""
+    if not (isinstance(name, str) and _WORD.fullmatch(name)):
+        rule = "a name is a letter, then letters, digits or _ - + ., all lower case"
+        raise PatternError(f"option name {shown(name)}{place}; {rule}")
+    good = (
+        value is True
+        or (type(value) is int and abs(value) < 10**18)
+        or (type(value) is float and math.isfinite(value))
+        or (type(value) is str and _WORD.fullmatch(value))
+    )
+    if not good:
+        rule = "give a whole number of up to 18 digits, a finite decimal or a word"
+        raise PatternError(f"value {shown(value)} of option {shown(name)}{place}; {rule}")
+
+
+def shown(value: object) -> str:
+    """A value in a message: one line, however long or strange it is."""
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return "an integer of more than 18 digits"
+    return short(" ".join(repr(value).splitlines()))
+
+
+def short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def canonical(texts: Sequence[str]) -> str:
+    """From the left, the repeated unit that covers the most blocks becomes a group."""
+    # one character per distinct block, so that stretches of blocks are compared in C
+    characters = {text: chr(number) for number, text in enumerate(dict.fromkeys(texts))}
+    word = "".join(characters[text] for text in texts)
+    pieces: list[str] = []
+    at, in_run = 0, False
+    while at < len(texts):
+        length, times = _widest_repeat(word, at)
+        unit = texts[at : at + length]
+        bracketed = length == 1 and unit[0].startswith("<")
+        plain = times == 1 and not bracketed
+        pieces.append(" " if pieces and not (plain and in_run) else "")
+        pieces.append(unit[0] if plain or bracketed else f"({unit_text(unit, canonical(unit))})")
+        pieces.append(f"x{times}" if times > 1 else "")
+        at, in_run = at + length * times, plain
+    if (needed := sum(map(len, pieces))) > MAX_CHARACTERS:
+        raise PatternError(f"a text of {needed:,} characters; at most {MAX_CHARACTERS:,} are read")
+    return "".join(pieces)
+
+
+def unit_text(texts: Sequence[str], canonical: str) -> str:
+    """The inside of a group: plain, unless the canonical form is shorter."""
+    return canonical if len(canonical) < sum(map(len, texts)) else "".join(texts)
+
+
+def _widest_repeat(word: str, at: int) -> tuple[int, int]:
+    """The unit that covers the most from here on: its length, and how often it stands."""
+    best, best_times = 1, 1
+    left, length = len(word) - at, 1
+    while length <= left // 2 and best * best_times < left:
+        # a longer unit begins as this one does, so go where these characters come again
+        again = word.find(word[at : at + length], at + length, at + left // 2 + length)
+        if again < 0:
+            break
+        unit, length, times = word[at:again], again - at, 1
+        while word.startswith(unit, at + times * length):
+            times += 1
+        if times > 1 and times * length > best * best_times:
+            best, best_times = length, times
+        length += 1
+    return best, best_times
+
+
+B = TypeVar("B")
+"""What the caller makes of a block."""
+
+
+@dataclass(slots=True)
+class Group(Generic[B]):
+    """A bracket that is still open, and the blocks read since."""
+
+    at: int
+    blocks: list[B] = field(default_factory=list)
+    size: int = 0
+
+
+class Parser(Generic[B]):
+    """Reads a text once, from left to right; open groups wait on a stack."""
+
+    def __init__(
+        self,
+        text: str,
+        make_block: Callable[[str, Options], B],
+        make_bottleneck: Callable[[list[B]], B],
+    ) -> None:
+        self.text = text
+        self.make_block, self.make_bottleneck = make_block, make_bottleneck
+        self.groups: list[Group[B]] = [Group(at=0)]
+
+    def parse(self) -> list[B]:
+        if len(self.text) > MAX_CHARACTERS:
+            self.refuse("text too long", MAX_CHARACTERS, f"write at most {MAX_CHARACTERS:,}")
+        at, end = 0, len(self.text.rstrip())
+        while at < end:
+            token = _TOKEN.match(self.text, at)
+            assert token, "anything but blanks is a token"
+            if token["open"]:
+                self.open(token.start("open"))
+            elif token["close"]:
+                self.close(token)
+            elif token["letter"]:
+                self.block(token)
+            elif token["other"] in "[]":
+                way_out = "options follow their block, like s[heads=2]"
+                self.refuse(f"stray {token['other']!r}", token.start("other"), way_out)
+            else:
+                self.refuse(f"unknown block {token['other']!r}", token.start("other"), KNOWN)
+            at = token.end()
+        at = self.groups[-1].at
+        if len(self.groups) > 1:
+            self.refuse(f"unpaired {self.text[at]!r}", at, _PAIRS)
+        if not self.groups[0].blocks:
+            self.refuse("no block", at, "write at least one, like s")
+        return self.groups[0].blocks
+
+    def open(self, at: int) -> None:
+        if len(self.groups) > MAX_DEPTH:
+            self.refuse(f"groups nested {len(self.groups)} deep", at, f"nest at most {MAX_DEPTH}")
+        self.groups.append(Group(at))
+
+    def close(self, token: re.Match[str]) -> None:
+        at, bracket, count = token.start("close"), token["close"], token["count"]
+        opening = self.text[self.groups[-1].at] if len(self.groups) > 1 else ""
+        if opening + bracket not in ("()", "<>"):
+            self.refuse(f"unpaired {bracket!r}", at, _PAIRS)
+        group = self.groups.pop()
+        if not group.blocks:
+            self.refuse("empty group", group.at, "put at least one block inside")
+        if count is not None and not count.strip("0"):
+            self.refuse(f"count {count[:1] or 'missing'}", token.start("count"), "write 1 or more")
+        blocks, size = group.blocks, group.size
+        if bracket == ">":
+            blocks, size = [self.make_bottleneck(blocks)], size + 1
+        # nine digits are too many blocks already; Python itself refuses to read thousands
+        self.add(blocks, size, int((count or "1").lstrip("0")[:9]), at)
+
+    def block(self, token: re.Match[str]) -> None:
+        options = NO_OPTIONS if token["options"] is None else self.options(token)
+        block = self.make_block(token["letter"], options)
+        if token["stray"]:
+            group = f"({short(str(block))})x{token['digits'][:9] or 2}"
+            self.refuse(f"stray {token['stray']!r}", token.start("stray"), f"write {group}")
+        self.add([block], 1, 1, token.start("letter"))
+
+    def options(self, token: re.Match[str]) -> Options:
+        values: dict[str, Value] = {}
+        at = token.start("options")
+        for piece in token["options"].split(","):
+            place = self.place(at + len(piece) - len(piece.lstrip()))
+            name, equals, word = (part.strip() for part in piece.partition("="))
+            value: Value = word if equals else True
+            if number := _NUMBER.fullmatch(word):
+                value = float(word) if number["decimals"] else int(word)
+            check_option(name, value, place)
+            if name in values:
+                raise PatternError(f"second option {shown(name)}{place}; give each option once")
+            values[name] = value
+            at += len(piece) + 1
+        return Options(values)
+
+    def add(self, blocks: list[B], size: int, times: int, at: int) -> None:
+        group = self.groups[-1]
+        group.size += size * times
+        if group.size > MAX_BLOCKS:
+            self.refuse(f"{group.size:,} blocks or more", at, f"write at most {MAX_BLOCKS:,}")
+        group.blocks += blocks * times
+
+    def refuse(self, problem: str, at: int, way_out: str) -> NoReturn:
+        raise PatternError(f"{problem}{self.place(at)}; {way_out}")
+
+    def place(self, at: int) -> str:
+        start = max(0, at - 30) if len(self.text) > 60 else 0
+        left, right = "…" * (start > 0), "…" * (start + 60 < len(self.text))
+        excerpt = f"{left}{self.text[start : start + 60]}{right}"
+        return f" at column {at + 1} of {excerpt!r}"
