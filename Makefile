@@ -31,10 +31,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)
-	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/inference.py --write
 
 soak: $(READY)
-	$(BIN)/python -m pytest -n $(CPUS) -m soak --soak
+	$(BIN)/python -m pytest -n $(CPUS) -m soak
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
