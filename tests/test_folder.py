@@ -450,6 +450,20 @@ def test_a_configuration_that_is_no_table_is_refused(saved: Path, text: bytes) -
         load(saved)
 
 
+@pytest.mark.parametrize("name", [CONFIG, MANIFEST])
+def test_a_table_too_large_to_be_ours_is_not_even_read(saved: Path, name: str) -> None:
+    for blanks, refusal in ((JSON_LIMIT // 2, False), (JSON_LIMIT, True)):
+        good = (saved / name).read_bytes().rstrip()
+        (saved / name).write_bytes(good + b" " * blanks)
+        if name == CONFIG:
+            seal(saved)
+        if refusal:
+            with refused(FolderError, str(saved / name), "too large"):
+                load(saved)
+        else:
+            load(saved)
+
+
 JSON = st.recursive(
     st.none()
     | st.booleans()

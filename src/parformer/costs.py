@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parformer import blocks as _registered  # noqa: F401 - importing it fills the registry
 from parformer.blocks.base import Cost, Shape, find_block, norm_parameters
 from parformer.config import ModelConfig
 from parformer.embedding import embedding_cost, head_cost

@@ -25,9 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parformer import folder
-from parformer.blocks.attention import SelfAttention
-from parformer.blocks.base import BlockState, Context, Linear, find_block, make_norm
-from parformer.blocks.memory import InputMemory, KeyValueMemory
+from parformer.blocks.base import Block, BlockState, Context, Linear, find_block, make_norm
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.embedding import IGNORE, Embedding, Head, check_tokens, make_head
@@ -198,12 +196,7 @@ class Model(nn.Module):
         if zeros and memory:
             if self.config.positions == "learned" or not self.config.causal:
                 raise InputError("zeros=True needs a model with segment memory (transformer-xl)")
-            weight = next(self.parameters())
-            empty_bmd = weight.new_zeros(batch, memory, self.config.d_model)
-            blocks = tuple(
-                InputMemory(empty_bmd) if isinstance(block, SelfAttention) else None
-                for block in self.blocks
-            )
+            blocks = tuple(cast(Block, block).zeros(batch, memory) for block in self.blocks)
         return State(batch, self.config, memory, 0, blocks)
 
     def _slide(self, state: State, tokens: Tensor) -> tuple[State, Tensor, Tensor]:
@@ -299,7 +292,7 @@ class Model(nn.Module):
                 f"{self.config.family} {str(self.config.pattern)!r} of width "
                 f"{self.config.d_model}; start with initial_state"
             )
-        if self.training and any(isinstance(block, KeyValueMemory) for block in state.blocks):
+        if self.training and any(block and not block.trainable for block in state.blocks):
             raise InputError(
                 "this state was made for inference; training starts from initial_state "
                 "or goes on with a state of its own"

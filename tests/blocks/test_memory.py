@@ -132,6 +132,26 @@ def test_states_pass_between_modes(family: str, modes: list[str]) -> None:
 
 
 @pytest.mark.parametrize("family", CAUSAL)
+def test_later_steps_leave_the_gradients_of_earlier_ones_alone(family: str) -> None:
+    """Even where keys need no gradient themselves, but what meets them does."""
+    model = lively(build(small_config(family, pattern="s"), dtype=torch.float64))
+    for parameter in model.blocks[0].qkv.parameters():
+        parameter.requires_grad_(False)
+    trained = [p for p in model.blocks[0].parameters() if p.requires_grad]
+    if model.content_bias is not None and model.position_bias is not None:
+        trained += [model.content_bias, model.position_bias]
+    state, losses, apart = None, [], []
+    for step in range(3):
+        y_btd, state = run_block(
+            model, noise(1, 3, 12, seed=step), state, memory=9, position=3 * step
+        )
+        losses.append((y_btd * noise(1, 3, 12, seed=9)).sum())
+        apart.append(torch.autograd.grad(losses[-1], trained, retain_graph=True))
+    together = torch.autograd.grad(torch.stack(losses).sum(), trained)
+    assert_close(together, tuple(sum(step) for step in zip(*apart, strict=True)))
+
+
+@pytest.mark.parametrize("family", CAUSAL)
 def test_two_continuations_of_one_text_answer_independently(family: str) -> None:
     model = small_model(family, "s")
     past, one, two = noise(2, 4, 12), noise(2, 3, 12, seed=1), noise(2, 5, 12, seed=2)

@@ -217,6 +217,10 @@ class SelfAttention(Block):
         shape = (self.heads, 1, self.width)
         return content.view(shape), position.view(shape)
 
+    def zeros(self, batch: int, memory: int) -> BlockState | None:
+        weight = self.qkv.weight
+        return InputMemory(weight.new_zeros(batch, memory, weight.shape[1]).detach())
+
     @classmethod
     def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
         heads, kv_heads, width = head_sizes(config, options)

@@ -81,6 +81,9 @@ class Cost:
 class BlockState(ABC):
     """What one block remembers of the past; never changed once it was handed out."""
 
+    trainable: ClassVar[bool] = True
+    """Whether training may go on from it: not where it depends on weights since changed."""
+
     @property
     @abstractmethod
     def batch(self) -> int: ...
@@ -131,7 +134,12 @@ class Direct(nn.Module):
     """
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
+        if (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+        ):
             return super().__call__(*inputs)
         return self.forward(*inputs)
 
@@ -142,9 +150,15 @@ class Linear(nn.Linear):
     packed: Packed | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
-            return cast(Tensor, super().__call__(x))
         own = self._parameters
+        if (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+            or len(own) < 2  # a parametrization computes what is not among them
+        ):
+            return cast(Tensor, super().__call__(x))
         weight = cast(Tensor, own["weight"])
         if self.packed is not None and self.packed.fits(x, weight):
             return self.packed.linear(x, weight, own["bias"])
@@ -160,9 +174,15 @@ class LayerNorm(nn.LayerNorm):
     """A layer norm, called as directly."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
-            return cast(Tensor, super().__call__(x))
         own = self._parameters
+        if (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+            or len(own) < 2  # a parametrization computes what is not among them
+        ):
+            return cast(Tensor, super().__call__(x))
         return torch.layer_norm(x, self.normalized_shape, own["weight"], own["bias"], self.eps)
 
 
@@ -184,6 +204,10 @@ class Block(Direct, ABC):
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
         """The stream after this block, and what to remember."""
+
+    def zeros(self, batch: int, memory: int) -> BlockState | None:
+        """A memory full of zeros, for blocks that have one to fill."""
+        return None
 
     @classmethod
     @abstractmethod

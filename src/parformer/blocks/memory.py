@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -61,6 +62,7 @@ class Rows:
 class KeyValueMemory(BlockState):
     """Projected keys and values of the past; for relative attention the projected distances too."""
 
+    trainable: ClassVar[bool] = False
     rows: Rows
     start: int
     end: int
@@ -89,7 +91,7 @@ def append(
 ) -> tuple[Tensor, KeyValueMemory]:
     """Past and new rows together, and the state that keeps the last `memory` of them."""
     time = kv_bgtk.shape[2]
-    if kv_bgtk.requires_grad or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
         # Autograd and graph capture want new tensors rather than writes into old ones.
         all_bgnk = kv_bgtk if past is None else torch.cat((past.kv_bgmk, kv_bgtk), dim=2)
         end = all_bgnk.shape[2]

@@ -1,0 +1,69 @@
+"""Is the short way through a module the same as the long one?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from torch.testing import assert_close
+
+from parformer.blocks import Block
+from parformer.blocks.base import LayerNorm, Linear
+from parformer.model import Model, build
+from tests.conftest import lively, noise, run_block, small_config
+
+HOOKS: dict[str, Callable[[nn.Module, Callable[..., None]], object]] = {
+    "forward": lambda module, hook: module.register_forward_hook(hook),
+    "before forward": lambda module, hook: module.register_forward_pre_hook(hook),
+    "backward": lambda module, hook: module.register_full_backward_hook(hook),
+    "before backward": lambda module, hook: module.register_full_backward_pre_hook(hook),
+}
+
+
+def make(family: str = "gpt2") -> Model:
+    return lively(build(small_config(family, pattern="f"), dtype=torch.float64))
+
+
+def kinds(model: Model) -> dict[type[nn.Module], nn.Module]:
+    """One module of each kind that takes the short way."""
+    found = {
+        kind: m
+        for m in model.blocks[0].modules()
+        for kind in (Block, Linear, LayerNorm)
+        if isinstance(m, kind)
+    }
+    assert len(found) == 3
+    return found
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hooks_of_every_kind_are_called(hook: str) -> None:
+    model = make()
+    called: list[type[nn.Module]] = []
+    for kind, module in kinds(model).items():
+        HOOKS[hook](module, lambda *_, kind=kind: called.append(kind))
+    y_btd, _ = run_block(model, noise(1, 2, 12).requires_grad_())
+    y_btd.sum().backward()
+    assert sorted(called, key=str) == sorted((Block, Linear, LayerNorm), key=str)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return 2 * weight
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+@pytest.mark.parametrize("kind", [Linear, LayerNorm])
+def test_a_weight_that_is_computed_counts_as_one_that_is_kept(
+    kind: type[nn.Module], name: str
+) -> None:
+    """As low-rank adapters, weight norm and pruning do it."""
+    kept, computed = make(), make()
+    with torch.no_grad():
+        getattr(kinds(kept)[kind], name).mul_(2)
+    parametrize.register_parametrization(kinds(computed)[kind], name, Doubled())
+    x_btd = noise(1, 2, 12)
+    assert_close(run_block(computed, x_btd)[0], run_block(kept, x_btd)[0])
