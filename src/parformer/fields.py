@@ -80,6 +80,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if not equals or not name.strip():
         raise ConfigError(f"cannot read {text!r}; write it as field=value, such as d_model=256")
     try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+        read = tomllib.loads(f"value = {value}")
+        return name.strip(), read["value"] if len(read) == 1 else value.strip()
     except (ValueError, RecursionError):  # TOML's own error is a ValueError too
         return name.strip(), value.strip()

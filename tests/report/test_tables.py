@@ -70,8 +70,7 @@ def test_stacks_are_drawn_with_their_pattern() -> None:
 def test_a_tie_is_called_a_tie() -> None:
     words = verdict(measured(1.0))
     assert words == [
-        "PAR takes as long as XL (the difference is inside the noise) "
-        "and remembers 67% less per token."
+        "PAR takes as long as XL (the difference is inside the noise) and remembers 67% less."
     ]
     assert "a tie" in text_of(measured_table(measured(1.0)))
 
@@ -80,3 +79,22 @@ def test_a_win_and_a_loss_are_said_with_numbers() -> None:
     assert verdict(measured(0.5))[0].startswith("PAR is 50% faster than XL per step")
     assert verdict(measured(1.5))[0].startswith("PAR is 50% slower than XL per step")
     assert "0.50×, faster" in text_of(measured_table(measured(0.5)))
+
+
+def test_noise_is_not_called_equality() -> None:
+    quiet = measured(0.5)
+    noisy = (0.004, 0.03) * 10
+    timings = (
+        quiet.latency["XL"],
+        Timing(name="PAR", samples_seconds=noisy, median=0.017, low=0.004, high=0.03),
+    )
+    found = MeasuredModels(quiet.models, Comparison(timings=timings, receipt=quiet.latency.receipt))
+    assert verdict(found)[0].startswith("PAR cannot be told from XL by 20 noisy rounds (0.40×")
+
+
+def test_a_model_without_attention_remembers_nothing() -> None:
+    found = measured(0.5)
+    config = pf.preset("pocket", pattern="(f)x12")
+    bare = MeasuredModel(config, cost(config), found.models["PAR"].memory)
+    models = {"XL": found.models["XL"], "PAR": bare}
+    assert verdict(MeasuredModels(models, found.latency))[0].endswith("and remembers nothing.")

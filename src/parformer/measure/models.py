@@ -111,6 +111,16 @@ class Reader:
         return state
 
 
+def step_words(tgt_len: int, mem_len: int) -> str:
+    """A step in words.
+
+    >>> step_words(1, 640), step_words(64, 0)
+    ('1 token after 640', '64 tokens')
+    """
+    words = f"{tgt_len} token{'s' * (tgt_len > 1)}"
+    return f"{words} after {mem_len}" if mem_len else words
+
+
 def typical_tokens(
     config: ModelConfig, batch: int, time: int, generator: torch.Generator
 ) -> Tensor:
@@ -167,7 +177,7 @@ def measure_models(
         rounds=rounds,
         threads=threads,
         seed=seed,
-        what=f"one step of {shape.tgt_len} tokens after {shape.mem_len}, "
+        what=f"one step of {step_words(shape.tgt_len, shape.mem_len)}, "
         f"batch {batch}, {precision}{', weights packed' if packed else ''}",
         progress=lambda share: say("timing, in turns", 0.5 + 0.5 * share),
     )

@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from parformer.measure.models import MeasuredModels, step_words
 from parformer.report.stack import draw, legend
 
 if TYPE_CHECKING:
     from parformer.config import ModelConfig
     from parformer.costs import ModelCost
-    from parformer.measure.models import MeasuredModels
 
 
 def megabytes(count: float) -> str:
@@ -83,7 +83,7 @@ def cost_table(costs: Mapping[str, ModelCost]) -> Table:
         ("state with memory full", lambda n: megabytes(costs[n].state_bytes)),
         ("state per token", lambda n: megabytes(costs[n].state_bytes_per_token)),
     ]
-    title = f"A step of {shape.tgt_len} tokens after {shape.mem_len}, batch {shape.batch}"
+    title = f"A step of {step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}"
     return side_by_side(list(costs), rows, title)
 
 
@@ -132,7 +132,7 @@ def measured_table(measured: MeasuredModels) -> Table:
         ("FLOPs per step, cached", lambda n: gigaflops(models[n].cost.flops_cached)),
         ("time per step, median", lambda n: duration(latency[n].median)),
         ("  95% interval", interval),
-        (f"  against {baseline}", ratio),
+        *([(f"  against {baseline}", ratio)] if len(models) > 1 else []),
         ("state, memory full", lambda n: megabytes(models[n].cost.state_bytes)),
         ("peak memory", lambda n: megabytes(models[n].memory.peak_bytes)),
         ("  beyond weights and state", lambda n: megabytes(models[n].memory.working_bytes)),
@@ -142,20 +142,31 @@ def measured_table(measured: MeasuredModels) -> Table:
 
 def verdict(measured: MeasuredModels) -> list[str]:
     """What was found, in plain words, one sentence per model after the first."""
-    models = measured.models
-    baseline = next(iter(models))
-    sentences = []
-    for name in list(models)[1:]:
-        difference = measured.latency.difference(name, baseline)
-        if difference.verdict == "tie":
-            speed = f"takes as long as {baseline} (the difference is inside the noise)"
-        else:
-            change = abs(1 - difference.ratio)
-            speed = f"is {change:.0%} {difference.verdict} than {baseline} per step"
-        mine, theirs = models[name].cost, models[baseline].cost
-        state = ""
-        if theirs.state_bytes and mine.state_bytes != theirs.state_bytes:
-            change = mine.state_bytes / theirs.state_bytes - 1
-            state = f" and remembers {abs(change):.0%} {'less' if change < 0 else 'more'} per token"
-        sentences.append(f"{name} {speed}{state}.")
-    return sentences
+    baseline = next(iter(measured.models))
+    return [
+        f"{name} {speed_words(measured, name, baseline)}{state_words(measured, name, baseline)}."
+        for name in list(measured.models)[1:]
+    ]
+
+
+def speed_words(measured: MeasuredModels, name: str, baseline: str) -> str:
+    found = measured.latency.difference(name, baseline)
+    if found.verdict != "tie":
+        return f"is {abs(1 - found.ratio):.0%} {found.verdict} than {baseline} per step"
+    if found.high - found.low < 0.1:
+        return f"takes as long as {baseline} (the difference is inside the noise)"
+    return (
+        f"cannot be told from {baseline} by {found.rounds} noisy rounds "
+        f"({found.low:.2f}× to {found.high:.2f}×; more --rounds may tell)"
+    )
+
+
+def state_words(measured: MeasuredModels, name: str, baseline: str) -> str:
+    mine = measured.models[name].cost.state_bytes
+    theirs = measured.models[baseline].cost.state_bytes
+    if mine == theirs or not theirs:
+        return ""
+    if not mine:
+        return " and remembers nothing"
+    change = mine / theirs - 1
+    return f" and remembers {abs(change):.0%} {'less' if change < 0 else 'more'}"
