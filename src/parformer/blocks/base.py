@@ -144,21 +144,15 @@ class Direct(nn.Module):
         return self.forward(*inputs)
 
 
-class Linear(nn.Linear):
-    """A linear map, called as directly, whose weight may be packed for steps of one size."""
+class Linear(Direct, nn.Linear):
+    """A linear map, whose weight may be packed for steps of one size."""
 
     packed: Packed | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         own = self._parameters
-        if (
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
-            or len(own) < 2  # a parametrization computes what is not among them
-        ):
-            return cast(Tensor, super().__call__(x))
+        if len(own) < 2:  # a parametrization computes what is not among them
+            return super().forward(x)
         weight = cast(Tensor, own["weight"])
         if self.packed is not None and self.packed.fits(x, weight):
             return self.packed.linear(x, weight, own["bias"])
@@ -170,19 +164,13 @@ class Linear(nn.Linear):
         return self.packed is not None
 
 
-class LayerNorm(nn.LayerNorm):
-    """A layer norm, called as directly."""
+class LayerNorm(Direct, nn.LayerNorm):
+    """A layer norm."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         own = self._parameters
-        if (
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
-            or len(own) < 2  # a parametrization computes what is not among them
-        ):
-            return cast(Tensor, super().__call__(x))
+        if len(own) < 2:
+            return super().forward(x)
         return torch.layer_norm(x, self.normalized_shape, own["weight"], own["bias"], self.eps)
 
 
