@@ -492,7 +492,7 @@ def test_par_keeps_attention_in_the_first_two_thirds() -> None:
             assert letters[0] == "s"
             assert 3 * letters.rindex("s") <= 2 * layers
             attention = letters.count("s")
-            assert attention == max(1, int(layers / p + 0.5))
+            assert attention == max(1, round(layers / p))
             places = [place for place, letter in enumerate(letters) if letter == "s"]
             stride = places[1] if attention > 1 else 0
             assert places == [number * stride for number in range(attention)]
@@ -500,8 +500,8 @@ def test_par_keeps_attention_in_the_first_two_thirds() -> None:
             assert set(letters) <= {"s", "f"}
 
 
-@pytest.mark.parametrize(("layers", "p", "letters"), [(1, 2, "s"), (3, 2, "ssf"), (5, 2, "sssff")])
-def test_par_rounds_a_half_up(layers: int, p: int, letters: str) -> None:
+@pytest.mark.parametrize(("layers", "p", "letters"), [(1, 2, "s"), (3, 2, "ssf"), (5, 2, "sfsff")])
+def test_par_rounds_a_half_to_the_even_number(layers: int, p: int, letters: str) -> None:
     assert par(layers, p).letters == letters
 
 

@@ -206,7 +206,7 @@ class Pattern(Sequence[BlockSpec]):
 def par(layers: int, p: float = 5) -> Pattern:
     """PAR's rule: one block in p is attention, and all of it in the first two thirds.
 
-    Exact halves round up. The groups fill at most four fifths of the model, as in the
+    The groups fill at most four fifths of the model, as in the
     published patterns of 24, 32 and 36 blocks.
 
     >>> str(par(36)), str(par(24))
@@ -289,8 +289,8 @@ def _ordinal(number: int) -> str:
 
 
 def _attention_blocks(layers: int, p: int | Fraction) -> int:
-    """`layers / p`, rounded to the nearest whole number, a half upwards."""
-    return max(1, (2 * layers + p) // (2 * p))
+    """`round(layers / p)`, exactly: a half goes to the even neighbour, as Python rounds."""
+    return max(1, round(Fraction(layers) / p))
 
 
 def _check_layers(layers: int, *, even: bool = False) -> None:
