@@ -98,3 +98,8 @@ def test_a_model_without_attention_remembers_nothing() -> None:
     bare = MeasuredModel(config, cost(config), found.models["PAR"].memory)
     models = {"XL": found.models["XL"], "PAR": bare}
     assert verdict(MeasuredModels(models, found.latency))[0].endswith("and remembers nothing.")
+
+
+def test_what_placement_in_memory_can_do_is_no_difference_between_models() -> None:
+    assert verdict(measured(0.98))[0].startswith("PAR takes as long as XL")
+    assert verdict(measured(0.95))[0].startswith("PAR is 5% faster")

@@ -118,7 +118,7 @@ def measured_table(measured: MeasuredModels) -> Table:
     def ratio(name: str) -> str:
         if name == baseline:
             return "1"
-        difference = latency.difference(name, baseline)
+        difference = measured.difference(name, baseline)
         words = "a tie" if difference.verdict == "tie" else difference.verdict
         return f"{difference.ratio:.2f}×, {words}"
 
@@ -150,7 +150,7 @@ def verdict(measured: MeasuredModels) -> list[str]:
 
 
 def speed_words(measured: MeasuredModels, name: str, baseline: str) -> str:
-    found = measured.latency.difference(name, baseline)
+    found = measured.difference(name, baseline)
     if found.verdict != "tie":
         return f"is {abs(1 - found.ratio):.0%} {found.verdict} than {baseline} per step"
     if found.high - found.low < 0.1:
