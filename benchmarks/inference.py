@@ -306,7 +306,8 @@ def greedy(model: Model, prompt: torch.Tensor, new: int) -> torch.Tensor:
 def against(result: Comparison) -> list[str]:
     difference = result.difference("Parformer", "transformers")
     times = [duration(result[name].median) for name in ("transformers", "Parformer")]
-    return [*times, f"{difference.ratio:.2f}", f"Parformer {difference.verdict}"]
+    words = "a tie" if difference.verdict == "tie" else f"Parformer {difference.verdict}"
+    return [*times, f"{difference.ratio:.2f}", words]
 
 
 def verdict(result: Comparison, ours: str, theirs: str) -> str:
