@@ -106,7 +106,7 @@ def test_measure_compares_small_models(capsys: pytest.CaptureFixture[str]) -> No
     assert [row["name"] for row in answer["models"]] == ["Pocket", "Llama shape, pocket size"]
     assert all(row["latency_seconds"] > 0 for row in answer["models"])
     assert answer["receipt"]["threads"] == 1
-    text = run(capsys, "measure", "pocket", "pocket", "(f)x6", *SMALL, *lengths)
+    text = run(capsys, "measure", "pocket", "(f)x6", *SMALL, *lengths)
     assert "Receipt:" in text
     assert "measured here" in text
 
@@ -141,6 +141,8 @@ def test_measure_compares_small_models(capsys: pytest.CaptureFixture[str]) -> No
         (["design", "--from-megatron", "*M"], "M", "known"),
         (["show", "--svg", "x.svg"], "--svg", "MODEL"),
         (["show", "parbase"], "parbase", "par-base"),
+        (["show", "(sf)x2", "sfsf"], "sfsf", "name each model once"),
+        (["cost", "pocket", "pocket"], "pocket", "name each model once"),
         (["show", "par-base", "--svg", "/nowhere/x.svg"], "/nowhere/x.svg", "No such file"),
         (["show", "(sf)x2", "--toml"], "--toml", "one preset"),
         (["measure", "pocket", "--threads", "0"], "0", "at least 1"),

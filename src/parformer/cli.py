@@ -234,9 +234,7 @@ def run_show(arguments: argparse.Namespace) -> None:
     if arguments.toml:
         print_toml(arguments.models)
         return
-    patterns = {}
-    for name in arguments.models:
-        patterns[title_of(name)] = read_pattern(name)
+    patterns = {t: read_pattern(name) for t, name in by_title(arguments.models).items()}
     if arguments.svg is not None:
         from parformer.report.stack import to_svg
 
@@ -363,13 +361,27 @@ def read_configs(arguments: argparse.Namespace) -> dict[str, ModelConfig]:
     if arguments.batch < 1:
         raise ConfigError(f"--batch must be at least 1, got {arguments.batch}")
     configs = {}
-    for name in arguments.models:
+    for title, name in by_title(arguments.models).items():
         if is_model_name(name):
-            configs[title_of(name)] = read_model(name, **changes)
+            configs[title] = read_model(name, **changes)
         else:
-            pattern = read_pattern(name)
-            configs[str(pattern)] = read_model(arguments.like, **{"pattern": pattern, **changes})
+            values = {"pattern": read_pattern(name), **changes}
+            configs[title] = read_model(arguments.like, **values)
     return configs
+
+
+def by_title(models: list[str]) -> dict[str, str]:
+    """What the command line names, by the title to show; none may hide another."""
+    titles: dict[str, str] = {}
+    for name in models:
+        title = title_of(name)
+        if title in titles:
+            raise ConfigError(
+                f"{titles[title]!r} and {name!r} would both be called {title!r}; "
+                "name each model once, and files differently"
+            )
+        titles[title] = name
+    return titles
 
 
 def is_model_name(text: str) -> bool:

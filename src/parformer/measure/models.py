@@ -90,8 +90,8 @@ class Reader:
         if self._past_window():
             self.state = self.start
         with torch.inference_mode():
-            loss_or_hidden = None if self.model.head is None else self.targets
-            out = self.model(self.tokens, self.state, loss_or_hidden)
+            targets = None if self.model.head is None else self.targets
+            out = self.model(self.tokens, self.state, targets)
         # without a memory every step starts afresh
         self.state = out.state if self.shape.mem_len else None
 
