@@ -376,7 +376,7 @@ def test_a_name_without_toml_is_a_preset() -> None:
         ("x = " + "9" * 5000, "is not TOML"),
         ("x = " + "[" * 5000, "is not TOML"),
         ("", r"has no \[model\] table; 'parformer show' prints one"),
-        ("model = 5", r"has no \[model\] table"),
+        ("model = 5", r"'model' in .* must be a table"),
         ("[model]\nfamily = 'gpt2'", "missing field 'pattern'"),
         ("extends = 'par-bse'\n[model]\n", "unknown preset 'par-bse'; did you mean 'par-base'"),
         ("extends = 3\n[model]\n", "unknown preset '3'"),

@@ -585,8 +585,8 @@ def fail_at(call: Callable[..., Any], number: int, error: BaseException) -> Call
 
 PLACES: dict[str, tuple[object, str, int]] = {
     "weights": (safetensors.torch, "save_file", 1),
-    "configuration": (Path, "write_text", 1),
-    "manifest": (Path, "write_text", 2),
+    "configuration": (Path, "write_bytes", 1),
+    "manifest": (Path, "write_text", 1),
     "first checksum": (folder, "sha256", 1),
     "durable weights": (os, "fsync", 1),
     "durable manifest": (os, "fsync", 3),
@@ -609,6 +609,7 @@ def test_a_save_that_fails_leaves_the_old_folder_as_it_was(saved: Path, place: s
     before = contents(saved.parent)
     model = make("llama", pattern="fsf")
     needed = sum(p.numel() * p.element_size() for p in model.parameters())
+    needed += len(folder.json_bytes(model.config.to_dict()))
     with (
         refused(FolderError, str(saved), f"{needed:,} bytes", "No space left"),
         failing_at(place, DiskFull()),

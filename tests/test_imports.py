@@ -17,11 +17,12 @@ import parformer
 ROOT = Path(parformer.__file__).parent
 
 LEVELS = (
-    ("errors",),
+    ("errors", "faults"),
     ("notation",),
     ("pattern",),
     ("fields",),
     ("config",),
+    ("recipe",),
     ("kernels",),
     ("blocks", "embedding"),
     ("folder",),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from parformer.errors import ConfigError
-from parformer.fields import check_names, field_types, fit_type, need_at_least
+from parformer.fields import check_names, field_types, fit_fields, fit_type, need_at_least
 from parformer.pattern import Pattern
 
 FAMILY: Any = None
@@ -212,13 +212,11 @@ class ModelConfig:
     """Every token sees exactly mem_len keys, itself included, as in the original evaluation."""
 
     def __post_init__(self) -> None:
-        hints = field_types(type(self))  # type: ignore[arg-type]
-        fit_type("family", self.family, hints["family"])
+        fit_type("family", self.family, field_types(ModelConfig)["family"])
         for name, value in FAMILIES[self.family].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        for name, hint in hints.items():
-            object.__setattr__(self, name, fit_type(name, getattr(self, name), hint))
+        fit_fields(self)
         for name in ("vocab_size", "d_model", "n_head", "d_inner", "div_val"):
             need_at_least(name, getattr(self, name), 1)
         for name in (
@@ -411,17 +409,28 @@ def preset_files() -> Mapping[str, str]:
 
 
 def preset_table(name: str) -> dict[str, Any]:
-    """A preset's file as it stands, with the fields of the preset it extends filled in."""
+    """A preset's file as it stands, with the tables of the preset it extends filled in."""
     known = presets()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(known)}"
         raise ConfigError(f"unknown preset {name!r}; {hint}")
     table = tomllib.loads(preset_files()[f"{name}.toml"])
-    if "extends" in table:
-        parent = preset_table(table["extends"])
-        table["model"] = parent["model"] | table.get("model", {})
-    return table
+    return merge_tables(preset_table(table["extends"]), table) if "extends" in table else table
+
+
+SECTIONS = ("model", "data", "train")
+"""The tables of a recipe."""
+
+
+def merge_tables(parent: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A file that extends another: its tables add to the parent's, its other words win."""
+    merged = {**parent, **own}
+    for section in SECTIONS:
+        values = own.get(section, {})
+        if section in parent and isinstance(values, dict):
+            merged[section] = parent[section] | values
+    return merged
 
 
 def preset(name: str, **changes: object) -> ModelConfig:
@@ -435,19 +444,30 @@ def preset(name: str, **changes: object) -> ModelConfig:
     return ModelConfig.from_dict(values | changes)
 
 
-def read_model(source: str, **changes: object) -> ModelConfig:
-    """A configuration by preset name or from a TOML file with a [model] table."""
+def read_tables(source: str) -> dict[str, Any]:
+    """The tables of a preset, or of a TOML file and what it extends."""
     if not source.endswith(".toml"):
-        return preset(source, **changes)
+        return preset_table(source)
     try:
-        table = tomllib.loads(Path(source).read_text("utf-8"))
+        tables = tomllib.loads(Path(source).read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {source!r}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError too
         raise ConfigError(f"{source!r} is not TOML: {error}") from None
-    model = table.get("model")
-    if not isinstance(model, dict):
+    for section in SECTIONS:
+        if not isinstance(tables.get(section, {}), dict):
+            raise ConfigError(f"{section!r} in {source!r} must be a table, [{section}]")
+    if "model" not in tables and "extends" not in tables:
         raise ConfigError(f"{source!r} has no [model] table; 'parformer show' prints one")
-    values = preset_table(str(table["extends"]))["model"] if "extends" in table else {}
+    return (
+        merge_tables(preset_table(str(tables["extends"])), tables)
+        if "extends" in tables
+        else tables
+    )
+
+
+def read_model(source: str, **changes: object) -> ModelConfig:
+    """A configuration by preset name or from a TOML file with a [model] table."""
+    values = read_tables(source)["model"]
     check_names(changes, [f.name for f in fields(ModelConfig)], "field")
-    return ModelConfig.from_dict(values | model | changes)
+    return ModelConfig.from_dict(values | changes)

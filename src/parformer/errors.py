@@ -13,6 +13,9 @@ from types import ModuleType
 class ParformerError(Exception):
     """Something the caller can mend."""
 
+    status = 2
+    """What the command line leaves with."""
+
 
 class PatternError(ParformerError):
     """A pattern that cannot be read."""
@@ -27,7 +30,17 @@ class InputError(ParformerError):
 
 
 class FolderError(ParformerError):
-    """A model folder that is missing, damaged or not ours."""
+    """A model folder or run that is missing, damaged or not ours."""
+
+
+class CorpusError(ParformerError):
+    """Text that is missing, damaged, too short, or not what it was."""
+
+
+class TrainingError(ParformerError):
+    """A training that cannot go on, such as one whose numbers are no longer finite."""
+
+    status = 3
 
 
 class MissingExtra(ParformerError):

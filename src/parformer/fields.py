@@ -67,6 +67,13 @@ def fit_type(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
+def fit_fields(config: Any, section: str = "") -> None:
+    """Fit every field of a frozen configuration to its type."""
+    for name, hint in field_types(type(config)).items():
+        fitted = fit_type(f"{section}{name}", getattr(config, name), hint)
+        object.__setattr__(config, name, fitted)
+
+
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 

@@ -1,65 +1,106 @@
-"""How is a model kept on disk?
+"""How are models and checkpoints kept on disk?
 
-A folder with `model.safetensors`, `config.json` and `manifest.json`, which holds the
-SHA-256 of every other file and is written last. A folder appears whole or not at all, and
-a damaged or foreign one is refused by name. Nothing in it can run code.
+A folder of plain files, and a `manifest.json` with the SHA-256 of every one, written last.
+A folder appears whole or not at all, and a damaged or foreign one is refused by name.
+Nothing in it can run code.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
 from parformer.errors import FolderError
+from parformer.faults import failpoint
 
 FORMAT = "parformer-model-1"
-WEIGHTS, CONFIG, MANIFEST = "model.safetensors", "config.json", "manifest.json"
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+MANIFEST = "manifest.json"
 JSON_LIMIT = 4 * 2**20
 """No configuration or manifest of ours is larger."""
 
+Content: TypeAlias = bytes | Mapping[str, Tensor]
+"""What a file holds: bytes, or tensors by name."""
 
-def write_model(path: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+
+def write_model(
+    path: Path,
+    weights: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    tokenizer: str | None = None,
+) -> None:
+    """A model's weights and configuration, and the tokenizer it was trained with."""
+    files: dict[str, Content] = {WEIGHTS: weights, CONFIG: json_bytes(config)}
+    if tokenizer is not None:
+        files[TOKENIZER] = tokenizer.encode()
+    write_folder(path, FORMAT, files)
+
+
+def write_folder(path: Path, form: str, files: Mapping[str, Content]) -> None:
     """Write everything beside the folder, make it durable, then move it into place."""
     try:
-        if path.exists() and not (path.is_dir() and (_is_ours(path) or not any(path.iterdir()))):
+        if path.exists() and not (
+            path.is_dir() and (_is_ours(path, form) or not any(path.iterdir()))
+        ):
             raise FolderError(f"{str(path)!r} exists and is no model folder; choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except (OSError, ValueError) as error:
         raise FolderError(f"cannot write to {str(path)!r}: {reason(error)}") from None
+    needed = sum(size_of(content) for content in files.values())
     try:
-        tensors = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
-        safetensors.torch.save_file(tensors, beside / WEIGHTS)
-        (beside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        files = {name: sha256(beside / name) for name in (CONFIG, WEIGHTS)}
-        manifest = {"format": FORMAT, "sha256": files}
-        # No line end: without its last byte, whatever it is, a manifest must not read as whole.
-        (beside / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
-        for name in (WEIGHTS, CONFIG, MANIFEST):
+        free = shutil.disk_usage(beside).free
+        if free < needed:
+            raise OSError(errno.ENOSPC, f"only {free:,} bytes are free")
+        for name, content in files.items():
+            if isinstance(content, bytes):
+                (beside / name).write_bytes(content)
+            else:
+                tensors = {key: t.contiguous().cpu() for key, t in content.items()}
+                safetensors.torch.save_file(tensors, beside / name)
             sync(beside / name)
+            failpoint("folder.file-written")
+        sums = {name: sha256(beside / name) for name in sorted(files)}
+        failpoint("folder.before-manifest")
+        # No line end: without its last byte, whatever it is, a manifest must not read as whole.
+        manifest = json.dumps({"format": form, "sha256": sums}, indent=2)
+        (beside / MANIFEST).write_text(manifest, "utf-8")
+        sync(beside / MANIFEST)
         sync(beside)
         beside.chmod(0o755)
+        failpoint("folder.before-rename")
         _move(beside, path)
+        failpoint("folder.after-rename")
         sync(path.parent)
     except (OSError, safetensors.SafetensorError) as error:
-        needed = sum(t.numel() * t.element_size() for t in weights.values())
         raise FolderError(
-            f"could not write {str(path)!r} ({needed:,} bytes needed): {error}"
+            f"could not write {str(path)!r} ({needed:,} bytes needed): {reason(error)}"
         ) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def size_of(content: Content) -> int:
+    if isinstance(content, bytes):
+        return len(content)
+    return sum(t.numel() * t.element_size() for t in content.values())
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def _move(beside: Path, path: Path) -> None:
@@ -83,21 +124,42 @@ def _move(beside: Path, path: Path) -> None:
 
 def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and weights, after every checksum was found right."""
+    check_folder(path, FORMAT, {CONFIG, WEIGHTS}, {TOKENIZER})
+    return read_json(path, CONFIG), read_tensors(path / WEIGHTS)
+
+
+def read_tokenizer_file(path: Path) -> str | None:
+    """The text of a model folder's tokenizer, if it has one."""
+    names = check_folder(path, FORMAT, {CONFIG, WEIGHTS}, {TOKENIZER}, only={TOKENIZER})
+    return (path / TOKENIZER).read_text("utf-8") if TOKENIZER in names else None
+
+
+def check_folder(
+    path: Path,
+    form: str,
+    required: Set[str],
+    optional: Set[str] = frozenset(),
+    only: Set[str] | None = None,
+) -> set[str]:
+    """The files that a folder of ours lists, after the checksums (of `only` some) were right."""
     try:
         if not path.is_dir():
             raise FolderError(f"no model folder at {str(path)!r}")
     except OSError as error:
         raise FolderError(f"no model folder at {str(path)!r}: {error.strerror}") from None
-    manifest = _read_json(path, MANIFEST)
-    if manifest.get("format") != FORMAT:
+    manifest = read_json(path, MANIFEST)
+    if manifest.get("format") != form:
         raise FolderError(
             f"{str(path)!r} is no model folder of this version: its manifest says "
-            f"{manifest.get('format')!r}, not {FORMAT!r}"
+            f"{manifest.get('format')!r}, not {form!r}"
         )
     sums = manifest.get("sha256")
-    if not isinstance(sums, dict) or set(sums) != {CONFIG, WEIGHTS}:
-        raise FolderError(f"{str(path / MANIFEST)!r} does not list {CONFIG} and {WEIGHTS}")
+    if not isinstance(sums, dict) or not required <= set(sums) <= required | optional:
+        listed = " and ".join(sorted(required))
+        raise FolderError(f"{str(path / MANIFEST)!r} does not list {listed}")
     for name, expected in sums.items():
+        if only is not None and name not in only:
+            continue
         file = path / name
         if file.is_symlink() or not file.is_file():
             raise FolderError(
@@ -105,21 +167,25 @@ def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             )
         if sha256(file) != expected:
             raise FolderError(f"{str(file)!r} is damaged: its SHA-256 differs from the manifest's")
+    return set(sums)
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, copied into memory."""
     try:
-        weights = safetensors.torch.load((path / WEIGHTS).read_bytes())
+        return safetensors.torch.load(file.read_bytes())
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise FolderError(f"{str(path / WEIGHTS)!r} is not a safetensors file: {error}") from None
-    return _read_json(path, CONFIG), weights
+        raise FolderError(f"{str(file)!r} is not a safetensors file: {error}") from None
 
 
-def _is_ours(path: Path) -> bool:
+def _is_ours(path: Path, form: str) -> bool:
     try:
-        return _read_json(path, MANIFEST).get("format") == FORMAT
+        return read_json(path, MANIFEST).get("format") == form
     except FolderError:
         return False
 
 
-def _read_json(path: Path, name: str) -> dict[str, Any]:
+def read_json(path: Path, name: str) -> dict[str, Any]:
     file = path / name
     try:
         if file.is_symlink() or not stat.S_ISREG(file.stat().st_mode):

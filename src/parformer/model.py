@@ -307,10 +307,14 @@ class Model(nn.Module):
         done = [m.pack(rows) for m in self.modules() if isinstance(m, Linear | Head)]
         return any(done)
 
-    def save(self, path: str | Path) -> None:
-        """Write the model into a folder: weights, configuration, checksums."""
+    def save(self, path: str | Path, tokenizer: str | None = None) -> None:
+        """Write the model into a folder: weights, configuration, checksums.
+
+        `tokenizer` is what `Tokenizer.to_json` gives; with it the folder is all that
+        generating text needs.
+        """
         weights = {name: p.detach() for name, p in self.named_parameters()}
-        folder.write_model(Path(path), weights, self.config.to_dict())
+        folder.write_model(Path(path), weights, self.config.to_dict(), tokenizer)
 
 
 def sinusoids(count: int, width: int, clamp_len: int) -> Tensor:
@@ -349,6 +353,26 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any
         model = _outline(config.replaced(**changes))
     _fill(model, weights, f"the weights in {str(path)!r}", FolderError, device)
     return model.eval()
+
+
+def reconfigure(model: Model, **changes: Any) -> Model:
+    """The same parameters under a configuration with fields replaced that shape no weight.
+
+    Nothing is copied: what later changes a parameter of one model changes the other's.
+    """
+    again = _outline(model.config.replaced(**changes))
+    given, wanted = dict(model.named_parameters()), dict(again.named_parameters())
+    for name in [*wanted, *given]:
+        if name not in wanted or name not in given or wanted[name].shape != given[name].shape:
+            raise ConfigError(
+                f"{', '.join(f'{n}={v!r}' for n, v in changes.items())} would change the shape of "
+                f"{name!r}; leave it as it is or build another model"
+            )
+    names = {outline: name for name, outline in wanted.items()}
+    for module in again.modules():
+        for name, outline in module.named_parameters(recurse=False, remove_duplicate=False):
+            setattr(module, name, given[names[outline]])
+    return again.eval()
 
 
 def build_from(config: ModelConfig, weights: dict[str, Tensor]) -> Model:

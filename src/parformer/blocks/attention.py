@@ -38,6 +38,7 @@ class SelfAttention(Block):
     """Every token asks all tokens it may see, and takes from them in proportion."""
 
     options = {"heads": int, "head": int, "kv_heads": int}  # noqa: RUF012
+    training_state = InputMemory
 
     def __init__(self, config: ModelConfig, options: Options) -> None:
         super().__init__(config)

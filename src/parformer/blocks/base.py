@@ -180,6 +180,8 @@ class Block(Direct, ABC):
     letter: ClassVar[str]
     options: ClassVar[Mapping[str, type]] = {}
     """The options that may follow the letter, and their types."""
+    training_state: ClassVar[Callable[..., BlockState] | None] = None
+    """What its memory is while training, made from its tensors by name; None if it has none."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -1,130 +1,15 @@
-"""The command line: one verb, one function.
-
-Nothing here imports torch until a verb needs it, so that help answers at once.
-"""
+"""The verbs about models as such: design, show, cost, measure."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
-from parformer import __version__
+from parformer.cli.console import make_console, print_json, progress_bar, write_text
 from parformer.config import ModelConfig, preset, preset_table, presets, read_model
-from parformer.errors import ConfigError, ParformerError, PatternError
+from parformer.errors import ConfigError, PatternError
 from parformer.fields import check_names, parse_assignment
 from parformer.pattern import Pattern, describe, interleaved, par, sandwich
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-DESCRIPTION = """\
-Finds where a language model needs attention, and builds the model that does without it
-everywhere else. An architecture is a pattern, such as (sfff)x6 (f)x8: s is self-attention,
-f is feed-forward.
-"""
-EXAMPLES = """\
-examples:
-  parformer show                                      all presets
-  parformer show transformer-xl-base par-base         two stacks, drawn
-  parformer design --par 32 --p 5                     PAR's rule as a pattern
-  parformer cost par-base --tgt-len 64 --mem-len 640  exact parameters, FLOPs, state
-  parformer measure transformer-xl-base par-base      both on this machine, side by side
-"""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line and leaves with status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see '{self.prog} --help'\n")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit status is 0, or 2 for input that we cannot take."""
-    arguments = make_parser().parse_args(argv)
-    try:
-        arguments.run(arguments)
-    except ParformerError as error:
-        print(f"parformer {arguments.verb}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # whoever read our output has gone; say nothing more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
-
-
-def make_parser() -> Parser:
-    parser = Parser(
-        prog="parformer",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"parformer {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
-
-    def verb(name: str, run: Any, words: str, examples: str) -> argparse.ArgumentParser:
-        added = verbs.add_parser(
-            name,
-            help=words,
-            description=words,
-            epilog=f"examples:\n{examples}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        added.add_argument("--json", action="store_true", help="print JSON for machines")
-        added.set_defaults(run=run)
-        return added
-
-    add_design(
-        verb(
-            "design",
-            run_design,
-            "write a pattern by a paper's rule, or in another notation",
-            "  parformer design --par 32 --p 5\n"
-            "  parformer design --sandwich 32 --k 6\n"
-            "  parformer design --from-megatron '*-*-' --as layer-types",
-        )
-    )
-    add_show(
-        verb(
-            "show",
-            run_show,
-            "draw presets or patterns and say in words what they are",
-            "  parformer show\n"
-            "  parformer show par-base '(sf)x16'\n"
-            "  parformer show transformer-xl-base par-base --svg stacks.svg\n"
-            "  parformer show pocket --toml > mine.toml",
-        )
-    )
-    add_cost(
-        verb(
-            "cost",
-            run_cost,
-            "price models exactly without building them",
-            "  parformer cost par-base\n"
-            "  parformer cost transformer-xl-base par-base\n"
-            "  parformer cost par-base --pattern '(sf)x16' --set d_inner=1024 --json\n"
-            "  parformer cost mine.toml --tgt-len 1 --mem-len 512 --batch 8",
-        )
-    )
-    add_measure(
-        verb(
-            "measure",
-            run_measure,
-            "build models and measure them side by side on this machine",
-            "  parformer measure transformer-xl-base par-base\n"
-            "  parformer measure pocket llama-pocket --tgt-len 1 --mem-len 128 --threads 1",
-        )
-    )
-    return parser
 
 
 def add_design(parser: argparse.ArgumentParser) -> None:
@@ -313,21 +198,10 @@ def run_measure(arguments: argparse.Namespace) -> None:
     if arguments.clamp_len is not None:
         arguments.changes.append(f"clamp_len={arguments.clamp_len}")
     configs = read_configs(arguments)
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     from parformer.measure.models import measure_models
     from parformer.report.tables import measured_table, stacks, verdict
 
-    screen = make_console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )
-    with bar:
+    with progress_bar() as bar:
         task = bar.add_task("", total=1.0)
         measured = measure_models(
             configs,
@@ -412,20 +286,3 @@ def print_toml(models: list[str]) -> None:
     import tomli_w
 
     print(tomli_w.dumps({"model": read_model(models[0]).to_dict()}), end="")
-
-
-def write_text(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from None
-
-
-def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr, highlight=False)

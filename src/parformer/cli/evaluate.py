@@ -1,0 +1,179 @@
+"""`parformer evaluate`: how good is a trained model on text it never saw?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parformer.cli.console import make_console, print_json, progress_bar
+from parformer.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from parformer.data.tokens import Prepared
+    from parformer.evaluate.perplexity import Score
+    from parformer.model import Model
+    from parformer.train.run import Opened
+
+LENGTHS = ("mem_len", "clamp_len", "same_length")
+"""What an evaluation may change about a model; no weight depends on it."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, metavar="RUN", help="run or model folder")
+    parser.add_argument(
+        "--corpus", metavar="NAME|PATH", help="text to read (default: the run's own corpus)"
+    )
+    parser.add_argument(
+        "--from", dest="local", metavar="PATH", help="your copy of a published corpus"
+    )
+    parser.add_argument("--split", default="test", metavar="NAME", help="(default test)")
+    parser.add_argument("--tgt-len", type=int, default=0, metavar="N", help="new tokens per step")
+    parser.add_argument("--mem-len", type=int, metavar="N", help="remembered tokens before them")
+    parser.add_argument("--clamp-len", type=int, metavar="N", help="distances beyond count as N")
+    parser.add_argument(
+        "--same-length",
+        action=argparse.BooleanOptionalAction,
+        help="every token sees just mem_len others (default: as the model says)",
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="places read at once (default 1)"
+    )
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N tokens")
+    add_device(parser)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", default="auto", metavar="NAME", help="such as cpu or cuda:0 (default: auto)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from parformer.evaluate.perplexity import evaluate, step_length
+    from parformer.model import load
+    from parformer.train.run import open_run
+
+    opened = open_run(arguments.model)
+    model = load(
+        opened.folder,
+        device=find_device(arguments.device),
+        **{name: value for name in LENGTHS if (value := getattr(arguments, name)) is not None},
+    )
+    check_memory(model, arguments.mem_len)
+    with progress_bar() as bar:
+        task = bar.add_task("reading the text", total=1.0)
+        prepared = find_tokens(
+            opened,
+            arguments.corpus,
+            arguments.local,
+            lambda what, share: bar.update(task, description=what, completed=share),
+        )
+        if arguments.split not in prepared.splits:
+            raise ConfigError(
+                f"{prepared.corpus!r} has no split {arguments.split!r}; "
+                f"it has {', '.join(prepared.splits)}"
+            )
+        text = prepared.splits[arguments.split]
+        bar.update(task, description="evaluating", completed=0.0)
+        score = evaluate(
+            model,
+            text.tokens,
+            tgt_len=arguments.tgt_len,
+            batch=arguments.batch,
+            limit=arguments.limit,
+            # enwik8's bits per character have always been bits per byte
+            characters=text.bytes if "byte" in prepared.tokenizer.kind else text.characters,
+            words=text.words if prepared.tokenizer.kind in ("word", "bpe") else 0,
+            progress=lambda share: bar.update(task, completed=share),
+        )
+    lengths = {"tgt_len": step_length(model, arguments.tgt_len)}
+    lengths |= {name: getattr(model.config, name) for name in LENGTHS}
+    if arguments.json:
+        source = {"corpus": prepared.corpus, "identity": prepared.identity}
+        print_json(score.to_dict() | source | {"split": arguments.split} | lengths)
+        return
+    show(score, prepared, arguments.split, lengths)
+
+
+def find_tokens(opened: Opened, corpus: str | None, local: str | None, progress: Any) -> Prepared:
+    """The text to read in the model's own tokens: the run's, unless another one is named."""
+    from parformer.data.corpora import cache_folder, find_corpus
+    from parformer.data.tokens import prepare
+
+    if opened.tokenizer is None:
+        raise ConfigError(
+            f"{str(opened.folder)!r} has no tokenizer.json, so no text can be read; "
+            "copy it from the run that made the model"
+        )
+    if corpus is not None:
+        found = find_corpus(corpus, local=local, progress=progress)
+    elif opened.recipe is None:
+        raise ConfigError(f"{str(opened.folder)!r} belongs to no run; name a text with --corpus")
+    else:
+        data = opened.recipe.data
+        found = find_corpus(data.corpus, local=local or data.local or None, progress=progress)
+    tokens = prepare(
+        found,
+        opened.tokenizer.kind,
+        tokenizer=opened.tokenizer,
+        cache=cache_folder(),
+        progress=progress,
+    )
+    if corpus is None and opened.identity and tokens.identity != opened.identity:
+        raise ConfigError(
+            f"{found.name!r} is not the text of this run any more: SHA-256 "
+            f"{tokens.identity[:12]}…, trained on {opened.identity[:12]}…; "
+            f"to read it all the same add --corpus {found.name}"
+        )
+    return tokens
+
+
+def check_memory(model: Model, mem_len: int | None) -> None:
+    positions = model.config.positions
+    if mem_len is not None and positions not in ("relative", "none"):
+        raise ConfigError(
+            f"--mem-len {mem_len} means nothing to {positions} positions, which remember "
+            f"their window of {model.config.max_len} tokens; leave it out"
+        )
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; auto takes an accelerator where there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"cannot use the device {name!r}: {reason}") from None
+    return device
+
+
+def show(score: Score, prepared: Prepared, split: str, lengths: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = make_console()
+    console.print(
+        Text(
+            f"{split} of {prepared.corpus}, {score.tokens:,} tokens "
+            f"({prepared.tokenizer.kind}), {lengths['tgt_len']} at a time"
+        )
+    )
+    table = Table(show_header=False, box=None)
+    table.add_row(score.kind, f"{score.perplexity:.4g}", style="bold")
+    table.add_row("loss", f"{score.loss:.4f} nats per token")
+    if score.bits_per_character is not None:
+        unit = "byte" if "byte" in prepared.tokenizer.kind else "character"
+        table.add_row(f"bits per {unit}", f"{score.bits_per_character:.4f}")
+    if score.word_perplexity is not None and prepared.tokenizer.kind == "bpe":
+        table.add_row("perplexity per word", f"{score.word_perplexity:.4g}")
+    console.print(table)
+    if "note" in (values := score.to_dict()):
+        console.print(Text(f"Note: {values['note']}"))

@@ -1,0 +1,287 @@
+"""The verb `train`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parformer.cli.console import make_console, print_json
+from parformer.errors import ConfigError
+from parformer.fields import parse_assignment
+from parformer.recipe import Recipe, read_recipe
+
+if TYPE_CHECKING:
+    from parformer.evaluate.perplexity import Score
+    from parformer.train.loop import Outcome
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="preset or TOML file; not needed to go on"
+    )
+    parser.add_argument("--corpus", metavar="NAME|PATH", help="see 'parformer data'")
+    parser.add_argument(
+        "--from", dest="local", metavar="PATH", help="a local copy of a published corpus"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="KIND", help="byte, used-bytes, character, word or bpe"
+    )
+    parser.add_argument("--pattern", help="replace the model's pattern")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=int, metavar="N", help="updates of the weights")
+    length.add_argument("--time", metavar="TIME", help="train so long instead, such as 90s or 5m")
+    parser.add_argument("--seed", type=int, metavar="N", help="(default 0)")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="(default runs/MODEL-CORPUS)")
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help="(default auto)")
+    parser.add_argument(
+        "--compile", choices=("auto", "on", "off"), help="use torch.compile (default auto)"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, … (default auto)")
+    parser.add_argument(
+        "--shard", action="store_true", help="spread the model over torchrun's processes (FSDP2)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="SECTION.FIELD=VALUE",
+        help="replace a field of [model], [data] or [train]; may be repeated",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    changes = read_changes(arguments)
+    if arguments.model is None and arguments.run is None:
+        raise ConfigError("name a MODEL to train, such as pocket, or the --run to go on with")
+    asked = None if arguments.model is None else read_recipe(arguments.model, changes)
+    path = arguments.run or Path("runs") / run_name(arguments.model, asked)
+    from parformer.train.distributed import workers_from
+
+    with workers_from(device=arguments.device, shard=arguments.shard) as workers:
+        screen = Screen(quiet=not workers.first)
+        outcome = run_training(asked, changes, path, workers, screen)
+        if not workers.first:
+            return
+        screen.close()
+        if arguments.json:
+            print_json(
+                {"run": str(path), "step": outcome.step, "finished": outcome.finished}
+                | dict(outcome.result)
+            )
+        else:
+            screen.farewell(path, outcome)
+    if not outcome.finished:
+        raise KeyboardInterrupt
+
+
+def run_training(
+    asked: Recipe | None, changes: dict[str, Any], path: Path, workers: Any, screen: Screen
+) -> Outcome:
+    from parformer.data.corpora import cache_folder, find_corpus
+    from parformer.data.tokens import prepare
+    from parformer.errors import CorpusError
+    from parformer.train.loop import train
+    from parformer.train.plan import decide, fit_vocabulary
+    from parformer.train.run import (
+        agree,
+        is_run,
+        make_folder,
+        only_one,
+        read_run,
+        read_run_tokenizer,
+        start_run,
+    )
+
+    with ExitStack() as stack:
+        if workers.first:
+            make_folder(path)
+            stack.enter_context(only_one(path))
+        known = workers.share("yes" if is_run(path) else "") == "yes"
+        stored = read_run(path) if known else None
+        if stored is not None:
+            recipe = agree(stored, asked or stored.replaced(changes), set(changes), path)
+            if asked is None and not changes:
+                recipe = stored
+        elif asked is None:
+            raise ConfigError(f"there is no run at {str(path)!r} yet; name a MODEL to train")
+        else:
+            recipe = asked
+        tokenizer = None if stored is None else read_run_tokenizer(path)
+
+        def read_text() -> Any:
+            corpus = find_corpus(
+                recipe.data.corpus, local=recipe.data.local or None, progress=screen.preparing
+            )
+            if stored is not None and corpus.identity() != stored.data.identity:
+                raise CorpusError(
+                    f"the text of {recipe.data.corpus!r} is not the one that the run "
+                    f"{str(path)!r} was started with; restore it, or choose another --run"
+                )
+            return prepare(
+                corpus,
+                recipe.data.tokenizer,
+                vocab_size=recipe.data.vocab_size,
+                min_count=recipe.data.min_count,
+                tokenizer=tokenizer,
+                cache=cache_folder() / "tokens",
+                progress=screen.preparing,
+            )
+
+        prepared = in_turn(workers, read_text)
+        if stored is None:
+            recipe = fit_vocabulary(recipe, prepared.tokenizer, screen.notice)
+            recipe = recipe.replaced({"data.identity": prepared.identity})
+            recipe = decide(recipe, prepared.splits["train"].tokens, workers, screen.notice)
+            if workers.first:
+                start_run(path, recipe, prepared.tokenizer)
+        screen.about(recipe, prepared, path)
+        return train(recipe, prepared, path, workers=workers, watch=screen)
+
+
+def in_turn(workers: Any, read: Callable[[], Any]) -> Any:
+    """The first process fetches and tokenizes; the others find it done."""
+    if workers.first:
+        value = read()
+        workers.share("ready")
+        return value
+    workers.share("")
+    return read()
+
+
+def read_changes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Everything the command line sets, each by the field it stands for."""
+    changes = dict(parse_assignment(text) for text in arguments.changes)
+    short = {
+        "data.corpus": arguments.corpus,
+        "data.local": arguments.local,
+        "data.tokenizer": arguments.tokenizer,
+        "model.pattern": arguments.pattern,
+        "train.steps": arguments.steps,
+        "train.time": None if arguments.time is None else read_seconds(arguments.time),
+        "train.seed": arguments.seed,
+        "train.precision": arguments.precision,
+        "train.compile": arguments.compile,
+    }
+    for name, value in short.items():
+        if value is not None:
+            if name in changes and changes[name] != value:
+                raise ConfigError(f"{name} is given twice, as {changes[name]!r} and {value!r}")
+            changes[name] = value
+    if arguments.steps is not None:
+        changes.setdefault("train.time", 0.0)
+    return changes
+
+
+def read_seconds(text: str) -> float:
+    """A length of time as people write it: 90, 90s, 5m, 1.5h.
+
+    >>> read_seconds("1.5m")
+    90.0
+    """
+    parts = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
+    if parts is None or float(parts[1]) <= 0:
+        raise ConfigError(f"cannot read the time {text!r}; write it as 90s, 5m or 1.5h")
+    return float(parts[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[parts[2]]
+
+
+def run_name(model: str, recipe: Recipe | None) -> str:
+    """Where a run goes when nobody says: its model and its text, and a seed that is not 0."""
+    assert recipe is not None
+    words = [Path(model).stem, Path(recipe.data.corpus).stem]
+    if recipe.train.seed:
+        words.append(str(recipe.train.seed))
+    return re.sub(r"[^\w.-]+", "-", "-".join(words)).strip("-.") or "run"
+
+
+class Screen:
+    """What people see of a training: a bar, validations as they come, and how it ended."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.quiet = quiet
+        self.console = make_console(stderr=True)
+        self.unit = "perplexity"
+        shown = self.console.is_terminal and not quiet
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[words]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not shown,
+        )
+        self.task: Any = None
+        self.bar.start()
+
+    def close(self) -> None:
+        self.bar.stop()
+
+    def notice(self, text: str) -> None:
+        if not self.quiet:
+            self.bar.console.print(text, soft_wrap=True, markup=False)
+
+    def preparing(self, what: str, share: float) -> None:
+        if self.task is None:
+            self.task = self.bar.add_task("", total=1.0, words="")
+        self.bar.update(self.task, description=what, completed=share)
+
+    def about(self, recipe: Recipe, prepared: Any, path: Path) -> None:
+        from parformer.costs import cost
+
+        self.unit = "bits" if prepared.tokenizer.kind in ("byte", "used-bytes", "character") else ""
+        parameters = cost(recipe.model).parameters
+        train = recipe.train
+        self.notice(
+            f"{recipe.model.pattern}  {parameters:,} parameters, "
+            f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
+            f"{recipe.data.corpus}, {train.steps:,} steps of {train.batch} × "
+            f"{train.tgt_len or recipe.model.step_len} tokens, {train.optimizer} at "
+            f"{train.learning_rate:g}, {train.precision}, run {path}"
+        )
+
+    def start(self, step: int, steps: int) -> None:
+        if step:
+            self.notice(f"Going on from step {step:,}.")
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.task = self.bar.add_task("training", total=steps, completed=step, words="")
+
+    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+        words = f"step {step:,}  {self.in_words(loss)}  {tokens_per_second:,.0f} tokens/s"
+        self.bar.update(self.task, completed=step, words=words)
+
+    def validated(self, step: int, score: Score) -> None:
+        self.notice(f"step {step:>7,}  valid {self.in_words(score.loss)}")
+
+    def in_words(self, loss: float) -> str:
+        import math
+
+        if self.unit == "bits":
+            return f"loss {loss:.4f}  {loss / math.log(2):.3f} bits"
+        return f"loss {loss:.4f}  perplexity {math.exp(min(loss, 700)):,.2f}"
+
+    def farewell(self, path: Path, outcome: Outcome) -> None:
+        console = make_console()
+        if not outcome.finished:
+            print(
+                f"Stopped after step {outcome.step:,}; everything is saved. "
+                f"Go on with: parformer train --run {path}",
+                file=sys.stderr,
+            )
+            return
+        for split in ("valid", "test"):
+            if split in outcome.result:
+                score = outcome.result[split]
+                console.print(
+                    f"{split:<6} {self.in_words(score['loss'])}  {score['tokens']:,} tokens"
+                )
+        console.print(f"model: {path / 'model'}", soft_wrap=True)
+        console.print(f"try:   parformer generate {path} --prompt 'import '", soft_wrap=True)

@@ -1,0 +1,227 @@
+"""How is a model trained: on which text, with which optimizer, for how long?
+
+A recipe is a model's configuration, its data and its training together, one TOML file with
+the tables [model], [data] and [train]. Every preset has one, the papers' own where they
+published it; a run's `config.toml` is the recipe that it follows.
+
+>>> recipe = read_recipe("par-base", {"train.steps": 100})
+>>> recipe.train.optimizer, recipe.train.steps, recipe.data.corpus
+('lamb', 100, 'wikitext-103')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+from parformer.config import SECTIONS, ModelConfig, read_tables
+from parformer.errors import ConfigError
+from parformer.fields import check_names, field_types, fit_fields, need_at_least
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Which text, and what its tokens are."""
+
+    corpus: str = "python-source"
+    """A built-in or published corpus by name, or a file, a folder or a glob of text."""
+    local: str = ""
+    """Where a local copy of a published corpus lies; empty means fetch it."""
+    tokenizer: Literal["byte", "used-bytes", "character", "word", "bpe"] = "byte"
+    """What a token is."""
+    vocab_size: int = 0
+    """Most tokens that the vocabulary may have; 0 means all (words, characters) or 8,192 (BPE)."""
+    min_count: int = 0
+    """Words that are rarer than this become <unk>."""
+    identity: str = ""
+    """SHA-256 of the text, which a run writes down: it does not go on with another text."""
+
+    def __post_init__(self) -> None:
+        fit_fields(self, "data.")
+        need_at_least("data.vocab_size", self.vocab_size, 0)
+        need_at_least("data.min_count", self.min_count, 0)
+        if not self.corpus:
+            raise ConfigError("data.corpus is empty; name one, such as python-source")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """What happens to the weights, update by update."""
+
+    steps: int = 1000
+    """Updates of the weights."""
+    time: float = 0.0
+    """Seconds to train instead; the steps that fit are found out once and written down."""
+    seed: int = 0
+    """Decides the first weights, the order of the text and what dropout drops."""
+
+    batch: int = 16
+    """Texts side by side in one update, over all devices."""
+    accumulate: int = 1
+    """Pieces that the batch is worked off in, to save memory."""
+    tgt_len: int = 0
+    """Tokens of each text per update; 0 means as the model says."""
+    mem_len: int = -1
+    """Tokens of memory while training; -1 means as the model says."""
+    clamp_len: int = -1
+    """Distances beyond this count as this while training; -1 means never."""
+    order: Literal["auto", "streams", "windows"] = "auto"
+    """Texts read on and on with their memory, or windows in random order; auto asks the model."""
+    roll: bool = True
+    """Begin every stream elsewhere in each epoch."""
+    mask: float = 0.15
+    """Share of tokens that a masked model has to guess."""
+
+    optimizer: Literal["adam", "adamw", "radam", "lamb", "nvlamb", "muon"] = "adamw"
+    """Muon takes the matrices inside blocks and leaves the rest to AdamW."""
+    learning_rate: float = 1e-3
+    """The highest rate."""
+    beta1: float = 0.9
+    """How long a gradient is remembered."""
+    beta2: float = 0.999
+    """How long a gradient's size is remembered."""
+    eps: float = 0.0
+    """What keeps an update from dividing by zero; 0 means the optimizer's own."""
+    weight_decay: float = 0.0
+    """How strongly weights shrink; norms and biases never do."""
+    clip: float = 1.0
+    """Largest norm of all gradients together; 0 means any."""
+    momentum: float = 0.95
+    """Muon's memory."""
+
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the rate falls after the warm-up."""
+    warmup: int = 0
+    """Steps over which the rate rises from 0."""
+    final_rate: float = 0.0
+    """The rate at the end."""
+    first_step_full: bool = False
+    """The first update at the full rate, a slip of the reference's schedule."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Numbers that matrices are multiplied in; auto tries which is faster here."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Let torch.compile fuse the step; auto does so where a run is long enough to gain."""
+    threads: int = 0
+    """CPU threads; 0 means as many as torch takes."""
+
+    log_every: int = 10
+    """Steps from one line of metrics to the next."""
+    evaluate_every: int = 0
+    """Steps from one validation to the next; 0 means ten times in the run."""
+    evaluate_tokens: int = 65_536
+    """Tokens of the valid split to look at while training; 0 means all."""
+    checkpoint_every: int = 0
+    """Steps from one checkpoint to the next; 0 means about once a minute."""
+    keep: int = 2
+    """Checkpoints to keep, two at least."""
+
+    def __post_init__(self) -> None:
+        fit_fields(self, "train.")
+        for name in ("steps", "batch", "accumulate", "log_every"):
+            need_at_least(f"train.{name}", getattr(self, name), 1)
+        for name in (
+            "seed",
+            "tgt_len",
+            "warmup",
+            "threads",
+            "evaluate_every",
+            "evaluate_tokens",
+            "checkpoint_every",
+        ):
+            need_at_least(f"train.{name}", getattr(self, name), 0)
+        need_at_least("train.mem_len", self.mem_len, -1)
+        need_at_least("train.clamp_len", self.clamp_len, -1)
+        need_at_least("train.keep", self.keep, 2)
+        for name in ("time", "learning_rate", "eps", "weight_decay", "clip", "final_rate"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"train.{name} must not be negative, got {getattr(self, name):g}")
+        for name in ("beta1", "beta2", "momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"train.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
+                )
+        if not 0 < self.mask < 1:
+            raise ConfigError(f"train.mask is a share between 0 and 1, got {self.mask:g}")
+        if self.batch % self.accumulate:
+            raise ConfigError(
+                f"train.accumulate {self.accumulate} does not divide train.batch {self.batch}; "
+                "choose a divisor"
+            )
+        if self.final_rate > self.learning_rate:
+            raise ConfigError(
+                f"train.final_rate {self.final_rate:g} is above train.learning_rate "
+                f"{self.learning_rate:g}; lower it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A model, its text and its training."""
+
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    machine: str = ""
+    """What the training was made for, in words."""
+
+    def replaced(self, changes: Mapping[str, Any]) -> Self:
+        """The same recipe with fields changed, each named with its section: `train.steps`."""
+        recipe = self
+        for section, values in by_section(changes).items():
+            part = getattr(recipe, section)
+            if isinstance(part, ModelConfig):
+                part = part.replaced(**values)
+            else:
+                check_names(values, [f.name for f in fields(part)], f"field of [{section}]")
+                part = replace(part, **values)
+            recipe = replace(recipe, **{section: part})
+        return recipe
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for TOML or JSON."""
+        tables: dict[str, Any] = {"machine": self.machine} if self.machine else {}
+        tables["model"] = self.model.to_dict()
+        for section in (self.data, self.train):
+            name = "data" if section is self.data else "train"
+            tables[name] = {f.name: getattr(section, f.name) for f in fields(section)}
+        return tables
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` gave, or a TOML file's tables."""
+        return cls(
+            model=ModelConfig.from_dict(tables["model"]),
+            data=read_section(DataConfig, tables.get("data", {}), "data"),
+            train=read_section(TrainConfig, tables.get("train", {}), "train"),
+            machine=str(tables.get("machine", "")),
+        )
+
+
+def read_section(cls: type[Any], values: Mapping[str, Any], section: str) -> Any:
+    check_names(values, [f.name for f in fields(cls)], f"field of [{section}]")
+    return cls(**values)
+
+
+def by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Split `section.field` names; a name without a section gets a hint where it belongs."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        section, dot, field = name.partition(".")
+        if not dot:
+            homes = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
+            owners = [s for s, cls in homes.items() if name in field_types(cls)]
+            hint = f"did you mean {owners[0]}.{name}?" if owners else "such as train.steps"
+            raise ConfigError(f"{name!r} lacks its section (model, data or train); {hint}")
+        check_names([section], SECTIONS, "section")
+        parts.setdefault(section, {})[field] = value
+    return parts
+
+
+def read_recipe(source: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe by preset name or from a TOML file, with some fields replaced."""
+    tables = read_tables(source)
+    for section, values in by_section(changes or {}).items():
+        tables[section] = tables.get(section, {}) | values
+    return Recipe.from_dict(tables)

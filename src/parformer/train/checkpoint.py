@@ -1,0 +1,123 @@
+"""From where does an interrupted training go on?
+
+From the newest checkpoint that is whole. A checkpoint is a folder of its own, written beside
+its place, made durable, then renamed; its manifest holds the SHA-256 of every file. Two are
+kept at least, so that a damaged one costs some steps and never the run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from parformer import folder
+from parformer.errors import FolderError
+from parformer.faults import failpoint
+
+FORMAT = "parformer-checkpoint-1"
+WEIGHTS, OPTIMIZER, MEMORY = "weights.safetensors", "optimizer.safetensors", "memory.safetensors"
+PROGRESS = "progress.json"
+FILES = {WEIGHTS, OPTIMIZER, MEMORY, PROGRESS}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """Everything that the next update depends on."""
+
+    step: int
+    """Updates done."""
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    memory: Mapping[str, Tensor]
+    """What the blocks remember of each text, by block and part; empty at a fresh start."""
+    progress: Mapping[str, Any]
+    """Plain values: where the metrics end, on what machine this was written, and so on."""
+
+
+def write_checkpoint(root: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Add a checkpoint, then let the oldest go."""
+    path = root / name_of(checkpoint.step)
+    failpoint("checkpoint.before-write")
+    values = {"step": checkpoint.step, **checkpoint.progress}
+    folder.write_folder(
+        path,
+        FORMAT,
+        {
+            WEIGHTS: checkpoint.weights,
+            OPTIMIZER: checkpoint.optimizer,
+            MEMORY: checkpoint.memory,
+            PROGRESS: folder.json_bytes(values),
+        },
+    )
+    failpoint("checkpoint.before-rotation")
+    for old in sorted(root.glob("step-*"))[:-keep]:
+        # renamed first: what is half removed must not look like a checkpoint
+        gone = old.with_name(f".{old.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        old.rename(gone)
+        failpoint("checkpoint.during-rotation")
+        shutil.rmtree(gone, ignore_errors=True)
+    failpoint("checkpoint.after-rotation")
+    return path
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:09d}"
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint after every checksum was found right."""
+    folder.check_folder(path, FORMAT, FILES)
+    values = folder.read_json(path, PROGRESS)
+    step = values.pop("step", None)
+    if not isinstance(step, int) or name_of(step) != path.name:
+        raise FolderError(f"{str(path)!r} holds step {step!r}; it was renamed or made by hand")
+    return Checkpoint(
+        step,
+        folder.read_tensors(path / WEIGHTS),
+        folder.read_tensors(path / OPTIMIZER),
+        folder.read_tensors(path / MEMORY),
+        values,
+    )
+
+
+def newest_checkpoint(root: Path, notice: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; what is damaged is named and set aside.
+
+    None where there never was one. Where all are damaged there is no good answer: that is an
+    error, for a silent new start would overwrite a long run.
+    """
+    found = sorted(root.glob("step-*"), reverse=True)
+    for path in found:
+        try:
+            checkpoint = read_checkpoint(path)
+        except FolderError as error:
+            notice(f"checkpoint {path.name} cannot be used: {error}")
+            continue
+        for damaged in found[: found.index(path)]:
+            set_aside(damaged)
+        return checkpoint
+    if found:
+        raise FolderError(
+            f"none of the {len(found)} checkpoints in {str(root)!r} is whole; "
+            "copy one back, or choose another --run to start again"
+        )
+    return None
+
+
+def set_aside(path: Path) -> None:
+    """Keep a damaged checkpoint for whoever wants to look, out of the way of new ones."""
+    target = path.with_name(f"damaged-{path.name}")
+    shutil.rmtree(target, ignore_errors=True)
+    path.rename(target)
+
+
+def sweep(root: Path) -> None:
+    """Remove what a killed process left half done."""
+    for left in root.glob(".*step-*"):
+        shutil.rmtree(left, ignore_errors=True)

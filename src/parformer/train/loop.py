@@ -1,0 +1,302 @@
+"""Training: text in, model out.
+
+The loop itself is short. Around it stands what makes a long run safe: it goes on from the
+newest whole checkpoint, bit for bit; numbers that are not finite never reach the weights;
+a signal ends it after the update in hand, with everything saved.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from parformer.data.tokens import Prepared
+from parformer.errors import FolderError, TrainingError
+from parformer.evaluate.perplexity import Score, evaluate
+from parformer.faults import failpoint
+from parformer.measure.device import describe_device, pinned_threads
+from parformer.model import Model, build_from
+from parformer.recipe import Recipe, TrainConfig
+from parformer.train import checkpoint as checkpoints
+from parformer.train.distributed import Workers, whole_weights
+from parformer.train.metrics import Metrics
+from parformer.train.run import CHECKPOINTS, METRICS, MODEL, read_result, write_result
+from parformer.train.schedule import rate
+from parformer.train.session import Objective, Session
+
+CHECKPOINT_SECONDS = 60.0
+"""How often a run is saved when the recipe does not say."""
+FINAL_TOKENS = 262_144
+"""How much of the valid and test splits is looked at when a run is done; `evaluate` reads all."""
+
+
+class Watch(Protocol):
+    """Whoever wants to know how it goes: a progress bar, a notebook, nobody."""
+
+    def notice(self, text: str) -> None:
+        """Something worth a line."""
+
+    def start(self, step: int, steps: int) -> None:
+        """The loop begins, perhaps not for the first time."""
+
+    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """An update is done."""
+
+    def validated(self, step: int, score: Score) -> None:
+        """The valid split was looked at."""
+
+
+class Silence:
+    """Nobody watches."""
+
+    def notice(self, text: str) -> None: ...
+    def start(self, step: int, steps: int) -> None: ...
+    def step(self, step: int, loss: float, tokens_per_second: float) -> None: ...
+    def validated(self, step: int, score: Score) -> None: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """Losses since the last line of metrics; part of a checkpoint, so that no mean is torn."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, loss: float) -> None:
+        self.total += loss
+        self.count += 1
+
+    def take(self) -> float:
+        mean = self.total / self.count
+        self.total, self.count = 0.0, 0
+        return mean
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a training ended."""
+
+    step: int
+    finished: bool
+    result: Mapping[str, Any]
+
+
+def train(
+    recipe: Recipe,
+    prepared: Prepared,
+    path: Path,
+    *,
+    workers: Workers | None = None,
+    watch: Watch | None = None,
+    objective: Callable[[Model], nn.Module] = Objective,
+) -> Outcome:
+    """Train by a recipe that leaves nothing open, in a run folder, from where it stopped."""
+    workers, watch, config = workers or Workers(), watch or Silence(), recipe.train
+    done = read_result(path)
+    if done is not None:
+        return Outcome(config.steps, True, done)
+    root = path / CHECKPOINTS
+    with pinned_threads(config.threads or None), ExitStack() as stack:
+        if workers.first:
+            checkpoints.sweep(root)
+            start = checkpoints.newest_checkpoint(root, watch.notice)
+            workers.share("" if start is None else checkpoints.name_of(start.step))
+        else:
+            name = workers.share("")
+            start = checkpoints.read_checkpoint(root / name) if name else None
+        if start is not None:
+            compare_machines(start.progress, workers, watch)
+        train_tokens = prepared.splits["train"].tokens
+        session = Session(recipe, train_tokens, workers=workers, start=start, objective=objective)
+        metrics, tally = None, Tally()
+        if start is not None:
+            tally = Tally(float(start.progress["tally"][0]), int(start.progress["tally"][1]))
+        if workers.first:
+            length = 0 if start is None else int(start.progress["metrics_bytes"])
+            metrics = Metrics(path / METRICS, length, tensorboard=path / "tensorboard")
+            stack.callback(metrics.close)
+        stop = stack.enter_context(stop_signals())
+        journal = Journal(session, prepared, path, metrics, tally, watch)
+        first = 0 if start is None else start.step
+        watch.start(first, config.steps)
+        saved = began = time.monotonic()
+        for step in range(first, config.steps):
+            failpoint("train.before-update")
+            loss, norm = session.update(step)
+            refuse_nonfinite(step, loss, norm, root)
+            failpoint("train.after-update")
+            ended, now = step + 1, time.monotonic()
+            speed = session.tokens_per_update * (ended - first) / max(now - began, 1e-9)
+            journal.log(ended, float(loss), float(norm), speed)
+            if ended % config.evaluate_every == 0 and ended < config.steps:
+                journal.validate(ended)
+            due, stopping = workers.agree(is_due(config, ended, now - saved), bool(stop))
+            if due or stopping or ended == config.steps:
+                journal.save(ended)
+                saved = time.monotonic()
+            if stopping and ended < config.steps:
+                return Outcome(ended, False, {})
+        return Outcome(config.steps, True, journal.finish())
+
+
+class Journal:
+    """What a training writes down: metrics, checkpoints, and in the end the model."""
+
+    def __init__(
+        self,
+        session: Session,
+        prepared: Prepared,
+        path: Path,
+        metrics: Metrics | None,
+        tally: Tally,
+        watch: Watch,
+    ) -> None:
+        self.session, self.prepared, self.path = session, prepared, path
+        self.metrics, self.tally, self.watch = metrics, tally, watch
+        self.config = session.config
+
+    def log(self, step: int, loss: float, norm: float, speed: float) -> None:
+        self.tally.add(loss)
+        self.watch.step(step, loss, speed)
+        if step % self.config.log_every and step != self.config.steps:
+            return
+        mean = self.tally.take()
+        if self.metrics is not None:
+            row = {"loss": mean, "gradient": norm, "rate": rate(step - 1, self.config)}
+            self.metrics.add(step, {**row, "tokens_per_second": round(speed, 1)})
+
+    def validate(self, step: int) -> None:
+        """Look at some of the valid split, with the lengths of training."""
+        model = self.session.model
+        if self.session.workers.shard:
+            model = build_from(model.config, whole_weights(model))
+        if self.metrics is None:
+            return
+        score = self.score(model, "valid", self.config.evaluate_tokens)
+        self.metrics.add(step, {"valid_loss": score.loss})
+        self.watch.validated(step, score)
+
+    def score(self, model: Model, split: str, limit: int) -> Score:
+        text = self.prepared.splits[split]
+        characters = text.bytes if "byte" in self.prepared.tokenizer.kind else text.characters
+        return evaluate(
+            model, text.tokens, batch=8, limit=limit, characters=characters, words=text.words
+        )
+
+    def save(self, step: int) -> None:
+        """A checkpoint, once every weight is known to be a number."""
+        length = 0 if self.metrics is None else self.metrics.settle()
+        progress = {
+            "metrics_bytes": length,
+            "tally": [self.tally.total, self.tally.count],
+            "machine": machine(self.session.workers),
+        }
+        snapshot = self.session.checkpoint(step, progress)
+        root = self.path / CHECKPOINTS
+        for name, weight in snapshot.weights.items():
+            if not bool(torch.isfinite(weight).all()):
+                raise TrainingError(
+                    f"the weight {name!r} is no longer finite at step {step:,}; "
+                    f"{how_to_go_on(root)}"
+                )
+        if self.session.workers.first:
+            checkpoints.write_checkpoint(root, snapshot, self.config.keep)
+
+    def finish(self) -> dict[str, Any]:
+        """Save the model as it is to be used, and say how good it is."""
+        weights = whole_weights(self.session.model)
+        if self.metrics is None:
+            return {}
+        recipe = self.session.recipe
+        model = build_from(recipe.model, weights)
+        failpoint("train.before-model")
+        model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
+        failpoint("train.before-result")
+        result: dict[str, Any] = {"steps": self.config.steps}
+        for split in ("valid", "test"):
+            if split in self.prepared.splits:
+                result[split] = self.score(model, split, FINAL_TOKENS).to_dict()
+                self.metrics.add(self.config.steps, {f"{split}_loss": result[split]["loss"]})
+        self.metrics.settle()
+        write_result(self.path, result)
+        return result
+
+
+def is_due(config: TrainConfig, step: int, since: float) -> bool:
+    """Whether it is time for a checkpoint."""
+    if config.checkpoint_every:
+        return step % config.checkpoint_every == 0
+    return since > CHECKPOINT_SECONDS
+
+
+def refuse_nonfinite(step: int, loss: Tensor, norm: Tensor, root: Path) -> None:
+    """Stop before a number that is none reaches a weight or a checkpoint."""
+    for what, value in (("loss", float(loss)), ("gradient's norm", float(norm))):
+        if not math.isfinite(value):
+            raise TrainingError(f"the {what} is {value} at step {step:,}; {how_to_go_on(root)}")
+
+
+def how_to_go_on(root: Path) -> str:
+    good = sorted(root.glob("step-*"))
+    kept = f"the last good checkpoint is {good[-1].name}" if good else "there is no checkpoint yet"
+    return (
+        f"{kept}; start another --run with a lower train.learning_rate, a longer "
+        "train.warmup or a smaller train.clip"
+    )
+
+
+def machine(workers: Workers) -> dict[str, Any]:
+    """What bits depend on besides the recipe."""
+    device = describe_device()
+    return {
+        "torch": device.torch,
+        "threads": device.threads,
+        "processes": workers.count,
+        "sharded": workers.shard,
+        "device": f"{device.cpu}, {device.simd}, {workers.device.type}",
+    }
+
+
+def compare_machines(progress: Mapping[str, Any], workers: Workers, watch: Watch) -> None:
+    """Say so where going on cannot be bit-exact."""
+    before = progress.get("machine")
+    if not isinstance(before, dict):
+        raise FolderError("the checkpoint does not say on what machine it was written")
+    now = machine(workers)
+    for name, value in now.items():
+        if before.get(name) != value:
+            watch.notice(
+                f"Not bit-exact from here on: {name} was {before.get(name)}, now it is {value}."
+            )
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM end the training after the update in hand; a second Ctrl-C at once."""
+    caught: list[int] = []
+
+    def catch(number: int, _: object) -> None:
+        if caught and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = {kind: signal.signal(kind, catch) for kind in kinds}
+    except ValueError:  # not the main thread: whoever started it deals with signals
+        yield caught
+        return
+    try:
+        yield caught
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

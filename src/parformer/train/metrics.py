@@ -1,0 +1,86 @@
+"""What happened, step by step?
+
+`metrics.jsonl` holds one JSON object per line. It is flushed to disk before every checkpoint,
+which remembers its length; a run that goes on cuts off whatever came later, so that no step
+stands there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from parformer.errors import FolderError
+from parformer.folder import reason
+
+
+class Metrics:
+    """The file of one run, open for writing at its end."""
+
+    def __init__(self, path: Path, length: int, *, tensorboard: Path | None = None) -> None:
+        self.path = path
+        try:
+            self.file: BinaryIO = path.open("ab")
+            size = self.file.seek(0, os.SEEK_END)
+            if size < length:
+                raise FolderError(
+                    f"{str(path)!r} has {size:,} bytes, but the checkpoint was written after "
+                    f"{length:,}; copy the file back, or choose another --run"
+                )
+            self.file.truncate(length)
+            self.file.seek(0, os.SEEK_END)
+        except OSError as error:
+            raise FolderError(f"cannot write {str(path)!r}: {reason(error)}") from None
+        self.board = None if tensorboard is None else open_board(tensorboard)
+
+    def add(self, step: int, values: Mapping[str, Any]) -> None:
+        """One line; numbers also go to TensorBoard where it is installed."""
+        line = json.dumps({"step": step, **values}) + "\n"
+        try:
+            self.file.write(line.encode())
+            self.file.flush()
+        except OSError as error:
+            raise FolderError(
+                f"cannot write {str(self.path)!r} ({len(line):,} bytes needed): {reason(error)}"
+            ) from None
+        if self.board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(name, value, step)
+
+    def settle(self) -> int:
+        """Make everything durable; the length of the file."""
+        try:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise FolderError(f"cannot write {str(self.path)!r}: {reason(error)}") from None
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def open_board(path: Path) -> Any:
+    """TensorBoard's writer, if the package is there."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(path))  # type: ignore[no-untyped-call]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All lines that are whole."""
+    rows = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break  # a line that was being written when the process died
+    return rows

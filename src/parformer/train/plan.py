@@ -1,0 +1,157 @@
+"""What is left open in a recipe, and how is it decided?
+
+Precision, compilation, threads and, for a training by the clock, the number of steps are
+found out once, on this machine, with the real model. The answers are written into the run's
+configuration; a run that goes on decides nothing anew.
+"""
+
+# b batch, t time
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+
+import torch
+
+from parformer.config import ModelConfig
+from parformer.data.batches import Tokens
+from parformer.data.tokenizers import Tokenizer
+from parformer.model import build
+from parformer.pattern import Pattern
+from parformer.recipe import Recipe
+from parformer.train.distributed import Workers
+from parformer.train.session import Session, train_length, training_shape
+
+Notice = Callable[[str], None]
+
+WORTH = 1.1
+"""How many times faster half precision must be: below that its rounding buys nothing."""
+COMPILE_SECONDS = 40.0
+"""What compiling costs at most, on two cores: the first steps of a run wait so long."""
+COMPILE_GAIN = 0.15
+"""The share of a step that fused code saves at least."""
+RESERVE = 0.06
+"""The share of a training by the clock that is kept for what was not foreseen."""
+
+
+def fit_vocabulary(recipe: Recipe, tokenizer: Tokenizer, notice: Notice) -> Recipe:
+    """The model gets the tokenizer's vocabulary, and a mask where it has to guess words."""
+    model = recipe.model
+    size = tokenizer.size + (1 if model.head == "masked" else 0)
+    if model.vocab_size == size:
+        return recipe
+    changes: dict[str, object] = {"vocab_size": size}
+    if model.embedding == "adaptive":
+        below = tuple(cut for cut in model.cutoffs if cut < size)
+        changes["cutoffs"] = below or tokenizer.cutoffs
+    notice(f"The vocabulary has {size:,} tokens, in place of the preset's {model.vocab_size:,}.")
+    return recipe.replaced({f"model.{name}": value for name, value in changes.items()})
+
+
+def decide(recipe: Recipe, tokens: Tokens, workers: Workers, notice: Notice) -> Recipe:
+    """The recipe with nothing left open; every process must ask, the first one decides."""
+    began = time.monotonic()
+    config = recipe.train
+    changes: dict[str, object] = {}
+    if not config.threads:
+        changes["train.threads"] = torch.get_num_threads()
+    if config.precision == "auto":
+        changes["train.precision"] = workers.share(find_precision(recipe, workers, notice))
+    recipe = recipe.replaced(changes)
+    if config.compile == "auto" or config.time:
+        recipe = with_clock(recipe, tokens, workers, notice, began)
+    config = recipe.train
+    if not config.evaluate_every:
+        recipe = recipe.replaced({"train.evaluate_every": max(1, -(-config.steps // 10))})
+    return recipe
+
+
+def with_clock(
+    recipe: Recipe, tokens: Tokens, workers: Workers, notice: Notice, began: float
+) -> Recipe:
+    """Compile where it pays; take as many steps as the time allows."""
+    config = recipe.train
+    if config.compile == "auto":
+        plain = recipe.replaced({"train.compile": "off"})
+        seconds = step_seconds(plain, tokens, workers)
+        length = config.time or seconds * config.steps
+        pays = can_compile(workers) and COMPILE_GAIN * length > 1.5 * COMPILE_SECONDS
+        recipe = recipe.replaced({"train.compile": workers.share("on" if pays else "off")})
+        if pays:
+            notice("torch.compile: on, the run is long enough to gain by it.")
+    if not config.time:
+        return recipe
+    if recipe.train.compile == "on" or config.compile != "auto":
+        seconds = step_seconds(recipe, tokens, workers)
+    left = (config.time - (time.monotonic() - began)) * (1 - RESERVE)
+    if recipe.train.compile == "on":
+        left -= COMPILE_SECONDS / 2  # the run itself compiles again, from a warm cache
+    steps = int(workers.share(str(max(1, int(left / seconds)))))
+    notice(f"{steps:,} steps of {1000 * seconds:,.0f} ms fit into {config.time:,.0f} s.")
+    # A schedule's warm-up keeps its share when the clock decides how long a run is.
+    changes: dict[str, object] = {"train.steps": steps}
+    if config.warmup >= steps:
+        changes["train.warmup"] = max(1, steps // 10)
+    return recipe.replaced(changes)
+
+
+def step_seconds(recipe: Recipe, tokens: Tokens, workers: Workers) -> float:
+    """How long an update takes, by a few on a model that is thrown away."""
+    session = Session(recipe, tokens, workers=workers)
+    memory = training_shape(recipe).memory
+    # until the memory is full every step is longer than the one before
+    warm = 2 + min(8, memory // train_length(recipe))
+    taken = []
+    for step in range(warm + 5):
+        began = time.perf_counter()
+        session.update(step)
+        if session.workers.device.type == "cuda":
+            torch.cuda.synchronize()
+        if step >= warm:
+            taken.append(time.perf_counter() - began)
+    median = torch.tensor([sorted(taken)[len(taken) // 2]], device=workers.device)
+    return float(workers.average(median))
+
+
+def can_compile(workers: Workers) -> bool:
+    """Whether torch.compile has a compiler here; sharded models go without."""
+    if workers.shard:
+        return False
+    return workers.device.type != "cpu" or any(map(shutil.which, ("g++", "clang++", "c++")))
+
+
+def find_precision(recipe: Recipe, workers: Workers, notice: Notice) -> str:
+    """Half precision where this device is really faster with it, by trying."""
+    config = recipe.train
+    sample = shortened(training_shape(recipe))
+    rows = max(1, min(config.batch // config.accumulate // workers.count, 8))
+    seconds = {"fp32": 1e9, "bf16": 1e9}
+    model = build(sample, device=workers.device).train()
+    shape = (rows, train_length(recipe))
+    tokens_bt = torch.randint(sample.vocab_size, shape, device=workers.device)
+    for _ in range(4):
+        for name in seconds:
+            began = time.perf_counter()
+            with torch.autocast(
+                workers.device.type, torch.bfloat16, enabled=name == "bf16", cache_enabled=False
+            ):
+                loss = model(tokens_bt, targets=tokens_bt).loss
+            loss.backward()
+            if workers.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds[name] = min(seconds[name], time.perf_counter() - began)
+    ratio = seconds["fp32"] / seconds["bf16"]
+    chosen = "bf16" if ratio > WORTH else "fp32"
+    speed = f"{ratio:.1f} times as fast" if ratio >= 1 else f"{1 / ratio:.1f} times slower"
+    notice(f"Precision: {chosen}; with bf16 a step is {speed} on this {workers.device.type}.")
+    return chosen
+
+
+def shortened(config: ModelConfig) -> ModelConfig:
+    """The first blocks of a model and a part of its vocabulary: the same kind of work, less."""
+    pattern = Pattern(config.pattern.blocks[:4])
+    size = min(config.vocab_size, 4096)
+    cutoffs = tuple(cut for cut in config.cutoffs if cut < size)
+    return config.replaced(pattern=pattern, vocab_size=size, cutoffs=cutoffs)

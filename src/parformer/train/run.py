@@ -1,0 +1,204 @@
+"""What does a run folder hold?
+
+`config.toml` is the recipe with nothing left open, `tokenizer.json` the vocabulary,
+`metrics.jsonl` what happened, `checkpoints/` where to go on from, `model/` the trained model
+and `result.json` how good it is. The same command on the same folder goes on where it
+stopped; a command that asks for something else is refused and changes nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from parformer import folder
+from parformer.config import read_tables
+from parformer.data.tokenizers import Tokenizer, read_tokenizer
+from parformer.errors import ConfigError, FolderError, ParformerError
+from parformer.recipe import Recipe
+
+CONFIG, TOKENIZER, METRICS, RESULT = "config.toml", "tokenizer.json", "metrics.jsonl", "result.json"
+CHECKPOINTS, MODEL, LOCK = "checkpoints", "model", ".lock"
+
+FREE = {
+    "train.threads",
+    "train.log_every",
+    "train.evaluate_every",
+    "train.evaluate_tokens",
+    "train.checkpoint_every",
+    "train.keep",
+    "data.local",
+}
+"""What may change from one start of a run to the next: no weight depends on it, save that
+another number of threads adds numbers in another order."""
+
+OPEN: dict[str, object] = {
+    "train.threads": 0,
+    "train.precision": "auto",
+    "train.compile": "auto",
+    "train.evaluate_every": 0,
+    "data.identity": "",
+}
+"""What a recipe may leave open, and how it says so; a run's configuration has the answers."""
+
+
+def is_run(path: Path) -> bool:
+    return (path / CONFIG).is_file()
+
+
+def read_run(path: Path) -> Recipe:
+    """The recipe that a run follows."""
+    if not is_run(path):
+        raise FolderError(f"no run at {str(path)!r}: it has no {CONFIG}")
+    try:
+        return Recipe.from_dict(read_tables(str(path / CONFIG)))
+    except ParformerError as error:
+        raise FolderError(f"{str(path / CONFIG)!r} is broken: {error}") from None
+
+
+def start_run(path: Path, recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """Write down what a new run will do; `config.toml` comes last and makes it a run."""
+    replace_file(path / TOKENIZER, tokenizer.to_json())
+    replace_file(path / CONFIG, tomli_w.dumps(recipe.to_dict()))
+
+
+def make_folder(path: Path) -> None:
+    """A place for a run: a new folder, an empty one, or one that holds a run."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        inside = {entry.name for entry in path.iterdir()} - {LOCK, TOKENIZER}
+    except OSError as error:
+        raise FolderError(
+            f"cannot make the run folder {str(path)!r}: {folder.reason(error)}"
+        ) from None
+    if inside and not is_run(path):
+        raise FolderError(f"{str(path)!r} is not empty and holds no run; choose another --run")
+    if not os.access(path, os.W_OK):
+        raise FolderError(f"cannot write to the run folder {str(path)!r}: it is read-only")
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Two processes must not write into one run; the lock goes with the process that holds it."""
+    try:
+        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise FolderError(
+            f"cannot write to the run folder {str(path)!r}: {error.strerror}"
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise FolderError(
+            f"another process is training in {str(path)!r}; wait for it or choose another --run"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(text, "utf-8")
+        folder.sync(beside)
+        beside.rename(path)
+        folder.sync(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise FolderError(
+            f"could not write {str(path)!r} ({len(text):,} bytes needed): {folder.reason(error)}"
+        ) from None
+
+
+def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe:
+    """The stored recipe with what may change; refuse what may not.
+
+    `chosen` names what the user set by hand. What the recipe left open, and the vocabulary,
+    which the text decides, are compared only where the user insists.
+    """
+    changes: dict[str, Any] = {}
+    for section in ("model", "data", "train"):
+        old, new = getattr(stored, section), getattr(asked, section)
+        for field in fields(old):
+            name = f"{section}.{field.name}"
+            before, now = getattr(old, field.name), getattr(new, field.name)
+            if before == now or not matters(name, now, asked, chosen):
+                continue
+            if name in FREE:
+                if name in chosen:
+                    changes[name] = now
+                continue
+            raise ConfigError(
+                f"{name} is {shown(before)} in the run {str(path)!r} and {shown(now)} now; "
+                "leave it as it was, or choose another --run"
+            )
+    return stored.replaced(changes)
+
+
+def matters(name: str, value: object, asked: Recipe, chosen: set[str]) -> bool:
+    if name in OPEN and value == OPEN[name]:
+        return False
+    if name in ("model.vocab_size", "model.cutoffs"):
+        return name in chosen
+    return not (name in ("train.steps", "train.warmup") and asked.train.time > 0)
+
+
+def shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value) if value != "" else "empty"
+
+
+def read_run_tokenizer(path: Path) -> Tokenizer:
+    file = path / TOKENIZER
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise FolderError(f"cannot read {str(file)!r}: {folder.reason(error)}") from None
+    return read_tokenizer(text, str(file))
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    replace_file(path / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """What a finished run found; None while it is not finished."""
+    return folder.read_json(path, RESULT) if (path / RESULT).is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A trained model, in a run or by itself."""
+
+    folder: Path
+    """The model folder."""
+    recipe: Recipe | None
+    identity: str
+    """SHA-256 of the text that it was trained on; empty if unknown."""
+    tokenizer: Tokenizer | None
+
+
+def open_run(path: Path) -> Opened:
+    """The model of a run, or a model folder as it is."""
+    if is_run(path):
+        recipe = read_run(path)
+        if not (path / MODEL).is_dir():
+            raise FolderError(
+                f"the run {str(path)!r} has no model yet; "
+                f"finish it with: parformer train --run {path}"
+            )
+        return Opened(path / MODEL, recipe, recipe.data.identity, read_run_tokenizer(path))
+    text = folder.read_tokenizer_file(path)
+    where = str(path / folder.TOKENIZER)
+    return Opened(path, None, "", None if text is None else read_tokenizer(text, where))

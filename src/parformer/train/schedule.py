@@ -1,0 +1,47 @@
+"""How large is the learning rate of each update?
+
+It rises over the warm-up, then falls along a cosine or a line, or stays.
+
+>>> config = TrainConfig(steps=6, warmup=2, learning_rate=0.4, schedule="linear")
+>>> [round(rate(step, config), 3) for step in range(6)]
+[0.2, 0.4, 0.4, 0.3, 0.2, 0.1]
+"""
+
+from __future__ import annotations
+
+import math
+
+from parformer.recipe import TrainConfig
+
+
+def rate(step: int, config: TrainConfig) -> float:
+    """The learning rate of update number `step`, counted from 0.
+
+    Update `step` of the warm-up has (step + 1) / warmup of the full rate: the first already
+    moves, the last is at the full rate. From update `warmup` on, at the full rate too, the rate
+    falls such that an update past the last would be at the final rate, so that none of them
+    is spent at a rate of 0. A warm-up as long as the training or longer only rises.
+
+    With `first_step_full` the rates of the warm-up come one update late, as in the reference,
+    which sets the rate after an update: update `step` has step / warmup of the full rate, and
+    the first, before which nobody set one, has all of it.
+    """
+    if config.first_step_full and step == 0:
+        return config.learning_rate
+    if step < config.warmup:
+        risen = step if config.first_step_full else step + 1
+        return config.learning_rate * risen / config.warmup
+    falling = config.steps - config.warmup
+    gone = min((step - config.warmup) / falling, 1.0) if falling > 0 else 1.0
+    return config.final_rate + (config.learning_rate - config.final_rate) * left(gone, config)
+
+
+def left(gone: float, config: TrainConfig) -> float:
+    """Which share of the way down is still ahead when `gone` of the time has passed."""
+    match config.schedule:
+        case "cosine":
+            return (1 + math.cos(math.pi * gone)) / 2
+        case "linear":
+            return 1 - gone
+        case "constant":
+            return 1.0
