@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
@@ -19,6 +21,14 @@ settings.register_profile(
     "parformer", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("parformer")
+
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing is kept where the person who runs the tests keeps things."""
+    os.environ["PARFORMER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
 
 torch.set_num_threads(1)  # such small products only lose by being shared out
 

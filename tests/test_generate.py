@@ -195,7 +195,7 @@ def test_state_changes_nothing_within_the_memory(changes: Any, sampling: Samplin
 
 
 def test_the_penalty_minds_the_prompt_and_what_was_written() -> None:
-    model, text = make("gpt2"), [3, 1, 4, 1, 5]
+    model, text = make("gpt2"), [3, 1, 4, 1, 0]
     written = generate(
         model, [text[:]], 20, sampling=Sampling(temperature=0, repetition_penalty=3)
     )[0]

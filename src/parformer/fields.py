@@ -69,7 +69,7 @@ def fit_type(name: str, value: Any, hint: Any) -> Any:
 
 def fit_fields(config: Any, section: str = "") -> None:
     """Fit every field of a frozen configuration to its type."""
-    for name, hint in field_types(type(config)).items():
+    for name, hint in field_types(type(config)).items():  # type: ignore[arg-type]
         fitted = fit_type(f"{section}{name}", getattr(config, name), hint)
         object.__setattr__(config, name, fitted)
 

@@ -112,6 +112,8 @@ class TrainConfig:
     """Steps from one validation to the next; 0 means ten times in the run."""
     evaluate_tokens: int = 65_536
     """Tokens of the valid split to look at while training; 0 means all."""
+    final_tokens: int = 262_144
+    """Tokens of valid and test to look at when a run is done; `parformer evaluate` reads all."""
     checkpoint_every: int = 0
     """Steps from one checkpoint to the next; 0 means about once a minute."""
     keep: int = 2
@@ -128,6 +130,7 @@ class TrainConfig:
             "threads",
             "evaluate_every",
             "evaluate_tokens",
+            "final_tokens",
             "checkpoint_every",
         ):
             need_at_least(f"train.{name}", getattr(self, name), 0)

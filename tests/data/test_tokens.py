@@ -181,9 +181,9 @@ def empty(file: Path) -> None:
 
 
 def to_link(file: Path) -> None:
-    away = file.with_name("away")
+    away = file.with_name("x" * file.stat().st_size)  # so that the link is as long as the file
     file.rename(away)
-    file.symlink_to(away)
+    file.symlink_to(away.name)
 
 
 @pytest.mark.parametrize("spoil", [truncate, flip, empty, Path.unlink, to_link])
@@ -294,6 +294,17 @@ def test_the_ends_of_a_large_file_are_always_compared(
         entries._remember(folder, json.loads((folder / "manifest.json").read_text())["files"])
         assert ready(tmp_path).splits["train"].words == 60
     assert caplog.text.count("train.tokens is damaged") == 2
+
+
+def test_a_small_file_is_always_read_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(entries, "EDGE", 4)
+    folder = ready(tmp_path).folder
+    flip(folder / "train.tokens")
+    entries._remember(folder, json.loads((folder / "manifest.json").read_text())["files"])
+    ready(tmp_path)
+    assert "train.tokens is damaged" in caplog.text
 
 
 def test_a_lost_note_costs_one_reading(tmp_path: Path, sums: list[str]) -> None:

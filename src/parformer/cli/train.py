@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,13 +60,18 @@ def run(arguments: argparse.Namespace) -> None:
     asked = None if arguments.model is None else read_recipe(arguments.model, changes)
     path = arguments.run or Path("runs") / run_name(arguments.model, asked)
     from parformer.train.distributed import workers_from
+    from parformer.train.job import train_model
 
     with workers_from(device=arguments.device, shard=arguments.shard) as workers:
         screen = Screen(quiet=not workers.first)
-        outcome = run_training(asked, changes, path, workers, screen)
+        if asked is None and changes:
+            from parformer.train.run import read_run
+
+            asked = read_run(path).replaced(changes)
+        with screen.bar:
+            outcome = train_model(asked, path, chosen=changes, workers=workers, watch=screen)
         if not workers.first:
             return
-        screen.close()
         if arguments.json:
             print_json(
                 {"run": str(path), "step": outcome.step, "finished": outcome.finished}
@@ -78,80 +81,6 @@ def run(arguments: argparse.Namespace) -> None:
             screen.farewell(path, outcome)
     if not outcome.finished:
         raise KeyboardInterrupt
-
-
-def run_training(
-    asked: Recipe | None, changes: dict[str, Any], path: Path, workers: Any, screen: Screen
-) -> Outcome:
-    from parformer.data.corpora import cache_folder, find_corpus
-    from parformer.data.tokens import prepare
-    from parformer.errors import CorpusError
-    from parformer.train.loop import train
-    from parformer.train.plan import decide, fit_vocabulary
-    from parformer.train.run import (
-        agree,
-        is_run,
-        make_folder,
-        only_one,
-        read_run,
-        read_run_tokenizer,
-        start_run,
-    )
-
-    with ExitStack() as stack:
-        if workers.first:
-            make_folder(path)
-            stack.enter_context(only_one(path))
-        known = workers.share("yes" if is_run(path) else "") == "yes"
-        stored = read_run(path) if known else None
-        if stored is not None:
-            recipe = agree(stored, asked or stored.replaced(changes), set(changes), path)
-            if asked is None and not changes:
-                recipe = stored
-        elif asked is None:
-            raise ConfigError(f"there is no run at {str(path)!r} yet; name a MODEL to train")
-        else:
-            recipe = asked
-        tokenizer = None if stored is None else read_run_tokenizer(path)
-
-        def read_text() -> Any:
-            corpus = find_corpus(
-                recipe.data.corpus, local=recipe.data.local or None, progress=screen.preparing
-            )
-            if stored is not None and corpus.identity() != stored.data.identity:
-                raise CorpusError(
-                    f"the text of {recipe.data.corpus!r} is not the one that the run "
-                    f"{str(path)!r} was started with; restore it, or choose another --run"
-                )
-            return prepare(
-                corpus,
-                recipe.data.tokenizer,
-                vocab_size=recipe.data.vocab_size,
-                min_count=recipe.data.min_count,
-                tokenizer=tokenizer,
-                cache=cache_folder() / "tokens",
-                progress=screen.preparing,
-            )
-
-        prepared = in_turn(workers, read_text)
-        if stored is None:
-            recipe = fit_vocabulary(recipe, prepared.tokenizer, screen.notice)
-            recipe = recipe.replaced({"data.identity": prepared.identity})
-            recipe = decide(recipe, prepared.splits["train"].tokens, workers, screen.notice)
-            if workers.first:
-                start_run(path, recipe, prepared.tokenizer)
-        screen.about(recipe, prepared, path)
-        return train(recipe, prepared, path, workers=workers, watch=screen)
-
-
-def in_turn(workers: Any, read: Callable[[], Any]) -> Any:
-    """The first process fetches and tokenizes; the others find it done."""
-    if workers.first:
-        value = read()
-        workers.share("ready")
-        return value
-    workers.share("")
-    return read()
 
 
 def read_changes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -219,10 +148,6 @@ class Screen:
             disable=not shown,
         )
         self.task: Any = None
-        self.bar.start()
-
-    def close(self) -> None:
-        self.bar.stop()
 
     def notice(self, text: str) -> None:
         if not self.quiet:

@@ -6,8 +6,8 @@ along, and every token but the first is predicted exactly once.
 >>> from parformer.config import preset
 >>> from parformer.model import build
 >>> score = evaluate(build(preset("pocket")), np.arange(200) % 7)
->>> score.tokens, round(score.perplexity)
-(199, 256)
+>>> score.tokens, score.perplexity > 200  # it learned nothing yet
+(199, True)
 """
 
 # b batch, t time

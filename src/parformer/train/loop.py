@@ -35,8 +35,6 @@ from parformer.train.session import Objective, Session
 
 CHECKPOINT_SECONDS = 60.0
 """How often a run is saved when the recipe does not say."""
-FINAL_TOKENS = 262_144
-"""How much of the valid and test splits is looked at when a run is done; `evaluate` reads all."""
 
 
 class Watch(Protocol):
@@ -44,6 +42,12 @@ class Watch(Protocol):
 
     def notice(self, text: str) -> None:
         """Something worth a line."""
+
+    def preparing(self, what: str, share: float) -> None:
+        """Text is being fetched or tokenized, this share of it so far."""
+
+    def about(self, recipe: Recipe, prepared: Prepared, path: Path) -> None:
+        """Everything is decided."""
 
     def start(self, step: int, steps: int) -> None:
         """The loop begins, perhaps not for the first time."""
@@ -59,6 +63,8 @@ class Silence:
     """Nobody watches."""
 
     def notice(self, text: str) -> None: ...
+    def preparing(self, what: str, share: float) -> None: ...
+    def about(self, recipe: Recipe, prepared: Prepared, path: Path) -> None: ...
     def start(self, step: int, steps: int) -> None: ...
     def step(self, step: int, loss: float, tokens_per_second: float) -> None: ...
     def validated(self, step: int, score: Score) -> None: ...
@@ -224,7 +230,7 @@ class Journal:
         result: dict[str, Any] = {"steps": self.config.steps}
         for split in ("valid", "test"):
             if split in self.prepared.splits:
-                result[split] = self.score(model, split, FINAL_TOKENS).to_dict()
+                result[split] = self.score(model, split, self.config.final_tokens).to_dict()
                 self.metrics.add(self.config.steps, {f"{split}_loss": result[split]["loss"]})
         self.metrics.settle()
         write_result(self.path, result)

@@ -72,7 +72,7 @@ def open_board(path: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(path))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(path))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

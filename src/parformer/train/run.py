@@ -33,6 +33,7 @@ FREE = {
     "train.log_every",
     "train.evaluate_every",
     "train.evaluate_tokens",
+    "train.final_tokens",
     "train.checkpoint_every",
     "train.keep",
     "data.local",

@@ -1,0 +1,226 @@
+"""How many attention blocks does a small model need? Table 1 of PAR Transformer, in pocket size.
+
+    python benchmarks/attention_count.py --folder FOLDER [--enwik8 FILE] [--jobs 2]
+    python benchmarks/attention_count.py --folder FOLDER --write
+
+The first trains whatever is missing (it may be stopped and started again); the second writes
+docs/experiments/attention-count.md and its pictures from the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from parformer.costs import cost
+from parformer.measure.device import describe_device
+from parformer.pattern import Pattern, par, sandwich
+from parformer.recipe import read_recipe
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "attention-count.md"
+BLOCKS = 16
+PATTERNS = {
+    "(f)x16": "no attention",
+    "(sfff)x1 (f)x12": "",
+    "(sfff)x2 (f)x8": "",
+    str(par(BLOCKS, 5)): "PAR's rule, p = 5",
+    "(sfff)x4": "",
+    "(sff)x5 f": "",
+    str(sandwich(BLOCKS, 3)): "Sandwich, k = 3",
+    "(sf)x8": "interleaved",
+}
+REPEATED = ("(f)x16", str(par(BLOCKS, 5)), "(sf)x8")
+"""What is trained with three seeds; the rest with one."""
+SETTINGS = {
+    "model.d_model": 96,
+    "model.d_inner": 288,
+    "model.tgt_len": 64,
+    "model.mem_len": 64,
+    "train.steps": 1200,
+    "train.batch": 16,
+    "train.learning_rate": 2e-3,
+    "train.warmup": 100,
+    "train.precision": "fp32",
+    "train.compile": "off",
+    "train.threads": 1,
+    "train.evaluate_tokens": 16_384,
+}
+
+
+def jobs(corpora: list[str]) -> list[tuple[str, str, int]]:
+    """Corpus, pattern and seed of every training, the ends first."""
+    wanted = [
+        (pattern, seed)
+        for seed in range(3)
+        for pattern in PATTERNS
+        if seed == 0 or pattern in REPEATED
+    ]
+    return [(corpus, pattern, seed) for pattern, seed in wanted for corpus in corpora]
+
+
+def run_folder(root: Path, corpus: str, pattern: str, seed: int) -> Path:
+    letters = Pattern.parse(pattern).letters
+    return root / f"{Path(corpus).name.split('.')[0]}-{letters}-{seed}"
+
+
+def train_one(root: Path, corpus: str, pattern: str, seed: int) -> str:
+    path = run_folder(root, corpus, pattern, seed)
+    if (path / "result.json").is_file():
+        return f"{path.name}: there already"
+    words = ["train", "pocket", "--corpus", corpus, "--pattern", pattern, "--seed", str(seed)]
+    words += ["--run", str(path), "--json"]
+    for name, value in SETTINGS.items():
+        words += ["--set", f"{name}={value}"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "parformer", *words], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return f"{path.name}: {done.stderr.strip().splitlines()[-1]}"
+    bits = json.loads(done.stdout)["test"]["bits_per_character"]
+    return f"{path.name}: {bits:.3f} bits, {time.monotonic() - began:,.0f} s"
+
+
+def read_bits(root: Path, corpus: str, pattern: str) -> list[float]:
+    """Test bits per byte of every seed that is done."""
+    found = []
+    for seed in range(3):
+        result = run_folder(root, corpus, pattern, seed) / "result.json"
+        if result.is_file():
+            found.append(json.loads(result.read_text())["test"]["bits_per_character"])
+    return found
+
+
+def shown(values: list[float]) -> str:
+    if not values:
+        return "–"
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def table(root: Path, corpora: list[str]) -> str:
+    """One row per pattern: attention blocks, price, bits on every corpus."""
+    titles = [Path(corpus).name.split(".")[0] for corpus in corpora]
+    lines = [
+        f"| attention | pattern | | parameters | MFLOPs per token | {' | '.join(titles)} |",
+        f"|---:|---|---|---:|---:|{'---:|' * len(titles)}",
+    ]
+    model = {name: value for name, value in SETTINGS.items() if name.startswith("model.")}
+    for pattern, words in sorted(PATTERNS.items(), key=lambda item: attention(item[0])):
+        price = cost(read_recipe("pocket", {**model, "model.pattern": pattern}).model)
+        bits = " | ".join(shown(read_bits(root, corpus, pattern)) for corpus in corpora)
+        lines.append(
+            f"| {attention(pattern)} | `{Pattern.parse(pattern)}` | {words} | "
+            f"{price.parameters:,} | {price.flops / 64 / 1e6:.2f} | {bits} |"
+        )
+    return "\n".join(lines)
+
+
+def attention(pattern: str) -> int:
+    return Pattern.parse(pattern).letters.count("s")
+
+
+def picture(root: Path, corpus: str) -> str:
+    """Bits against the number of attention blocks, as SVG; a point per seed, a line of means."""
+    points = {p: bits for p in PATTERNS if (bits := read_bits(root, corpus, p))}
+    attended = {p: bits for p, bits in points.items() if attention(p)}
+    low = math.floor(10 * min(min(b) for b in attended.values())) / 10
+    high = math.ceil(10 * max(max(b) for b in attended.values())) / 10
+    width, height, left, top = 640, 360, 64, 40
+
+    def x(count: float) -> float:
+        return left + count / (BLOCKS / 2) * (width - left - 32)
+
+    def y(bits: float) -> float:
+        return top + (high - min(bits, high)) / (high - low) * (height - top - 56)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13" fill="#334">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<text x="{left}" y="22" font-size="15" fill="#112">'
+        f"Test bits per byte by number of attention blocks, {Path(corpus).name.split('.')[0]}"
+        "</text>",
+    ]
+    for tick in range(round((high - low) * 10) + 1):
+        bits = low + tick / 10
+        parts.append(
+            f'<line x1="{left}" x2="{width - 24}" y1="{y(bits):.1f}" y2="{y(bits):.1f}" '
+            f'stroke="#dde"/><text x="{left - 8}" y="{y(bits) + 4:.1f}" text-anchor="end">'
+            f"{bits:.1f}</text>"
+        )
+    for count in range(BLOCKS // 2 + 1):
+        parts.append(f'<text x="{x(count):.1f}" y="{height - 30}" text-anchor="middle">{count}</text>')
+    parts.append(
+        f'<text x="{(left + width - 24) / 2}" y="{height - 8}" text-anchor="middle">'
+        f"attention blocks of {BLOCKS}</text>"
+    )
+    line = [p for p in PATTERNS if p in attended and "Sandwich" not in PATTERNS[p]]
+    line.sort(key=attention)
+    path = " ".join(f"{x(attention(p)):.1f},{y(statistics.mean(points[p])):.1f}" for p in line)
+    parts.append(f'<polyline points="{path}" fill="none" stroke="#7a5cff" stroke-width="2"/>')
+    for pattern, bits in points.items():
+        colour = "#e0662f" if "Sandwich" in PATTERNS[pattern] else "#7a5cff"
+        for value in bits:
+            parts.append(
+                f'<circle cx="{x(attention(pattern)):.1f}" cy="{y(value):.1f}" r="4" '
+                f'fill="{colour}" fill-opacity="0.6"/>'
+            )
+        mean = statistics.mean(bits)
+        if not attention(pattern):
+            parts.append(
+                f'<text x="{x(0) + 10:.1f}" y="{y(high) + 5:.1f}" fill="#112">'
+                f"↑ {mean:.2f} without attention</text>"
+            )
+        elif PATTERNS[pattern]:
+            name = PATTERNS[pattern].split(",")[0]
+            below = 20 if "Sandwich" not in name else -12
+            parts.append(
+                f'<text x="{x(attention(pattern)):.1f}" y="{y(mean) + below:.1f}" fill="#112" '
+                f'text-anchor="{"end" if attention(pattern) == BLOCKS / 2 else "middle"}">'
+                f"{name}</text>"
+            )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def write(root: Path, corpora: list[str]) -> None:
+    """Put the table between the document's marks, and the pictures beside it."""
+    text = DOCUMENT.read_text("utf-8")
+    start, end = "<!-- table -->", "<!-- end -->"
+    before, _, rest = text.partition(start)
+    _, _, after = rest.partition(end)
+    device = describe_device(1)
+    receipt = f"Trained on {device.cpu}, one thread each, torch {device.torch}."
+    body = f"{start}\n{table(root, corpora)}\n\n{receipt}\n{end}"
+    DOCUMENT.write_text(before + body + after, "utf-8")
+    for corpus in corpora:
+        name = Path(corpus).name.split(".")[0]
+        DOCUMENT.with_name(f"attention-count-{name}.svg").write_text(picture(root, corpus), "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="where the runs are kept")
+    parser.add_argument("--enwik8", help="a file with the first bytes of enwik8")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default 2)")
+    parser.add_argument("--write", action="store_true", help="write the document")
+    arguments = parser.parse_args()
+    corpora = [*([arguments.enwik8] if arguments.enwik8 else []), "python-source"]
+    if arguments.write:
+        write(arguments.folder, corpora)
+        return
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for line in pool.map(lambda job: train_one(arguments.folder, *job), jobs(corpora)):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""From a recipe to a trained model: the whole job, as the command line and a notebook call it.
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> from parformer.recipe import read_recipe
+>>> small = {"model.d_model": 16, "model.d_inner": 16, "train.steps": 2, "train.batch": 2}
+>>> less = {"data.corpus": "python-docs", "train.evaluate_tokens": 256, "train.final_tokens": 256}
+>>> recipe = read_recipe("pocket", {**small, **less, "train.compile": "off"})
+>>> with tempfile.TemporaryDirectory() as folder:
+...     outcome = train_model(recipe, Path(folder) / "run")
+>>> outcome.finished, sorted(outcome.result)
+(True, ['steps', 'test', 'valid'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from pathlib import Path
+
+from parformer.data.corpora import cache_folder, find_corpus
+from parformer.data.tokenizers import Tokenizer
+from parformer.data.tokens import Prepared, prepare
+from parformer.errors import ConfigError, CorpusError
+from parformer.recipe import Recipe
+from parformer.train.distributed import Workers
+from parformer.train.loop import Outcome, Silence, Watch, train
+from parformer.train.plan import decide, fit_vocabulary
+from parformer.train.run import (
+    agree,
+    is_run,
+    make_folder,
+    only_one,
+    read_run,
+    read_run_tokenizer,
+    start_run,
+)
+
+
+def train_model(
+    recipe: Recipe | None,
+    path: Path,
+    *,
+    chosen: Collection[str] = (),
+    workers: Workers | None = None,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Train by a recipe in a run folder; a run that is there already goes on.
+
+    Without a recipe the run's own is followed. `chosen` names the fields that the caller set
+    by hand, which a run must agree to.
+    """
+    workers, watch = workers or Workers(), watch or Silence()
+    with ExitStack() as stack:
+        if workers.first:
+            if recipe is None and not is_run(path):
+                raise ConfigError(f"there is no run at {str(path)!r} yet; name a MODEL to train")
+            make_folder(path)
+            stack.enter_context(only_one(path))
+        known = workers.share("yes" if is_run(path) else "") == "yes"
+        if known:
+            stored = read_run(path)
+            recipe = stored if recipe is None else agree(stored, recipe, set(chosen), path)
+            tokenizer = read_run_tokenizer(path)
+            prepared = read_text(recipe, workers, watch, tokenizer, path)
+        else:
+            assert recipe is not None
+            prepared = read_text(recipe, workers, watch, None, path)
+            recipe = fit_vocabulary(recipe, prepared.tokenizer, watch.notice)
+            recipe = recipe.replaced({"data.identity": prepared.identity})
+            recipe = decide(recipe, prepared.splits["train"].tokens, workers, watch.notice)
+            if workers.first:
+                start_run(path, recipe, prepared.tokenizer)
+        watch.about(recipe, prepared, path)
+        return train(recipe, prepared, path, workers=workers, watch=watch)
+
+
+def read_text(
+    recipe: Recipe, workers: Workers, watch: Watch, tokenizer: Tokenizer | None, path: Path
+) -> Prepared:
+    """The text as tokens; the first process makes them, the others find them made."""
+    if not workers.first:
+        workers.share("")
+    data = recipe.data
+    corpus = find_corpus(data.corpus, local=data.local or None, progress=watch.preparing)
+    if data.identity and corpus.identity() != data.identity:
+        raise CorpusError(
+            f"the text of {data.corpus!r} is not the one that the run {str(path)!r} was "
+            "started with; restore it, or choose another --run"
+        )
+    prepared = prepare(
+        corpus,
+        data.tokenizer,
+        vocab_size=data.vocab_size,
+        min_count=data.min_count,
+        tokenizer=tokenizer,
+        cache=cache_folder() / "tokens",
+        progress=watch.preparing,
+    )
+    for split in ("train", "valid"):
+        if split not in prepared.splits:
+            raise CorpusError(
+                f"{data.corpus!r} has no {split} split; training needs train and valid"
+            )
+    if workers.first:
+        workers.share("ready")
+    return prepared

@@ -1,0 +1,66 @@
+"""Memory is kept where the C library can, and nothing breaks where it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from parformer.train import allocator
+
+PROGRAM = """
+import resource, torch
+from parformer.train.allocator import keep_memory
+{call}
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(16):
+        torch.ones(2**24)  # 64 MB, twice what the C library keeps by itself
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+def has_gnu_library() -> bool:
+    return sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
+
+
+@pytest.mark.skipif(not has_gnu_library(), reason="needs the GNU C library")
+def test_freed_memory_stays_with_the_process() -> None:
+    def run(call: str) -> int:
+        program = [sys.executable, "-c", PROGRAM.format(call=call)]
+        return int(subprocess.run(program, capture_output=True, check=True, text=True).stdout)
+
+    pages = 16 * 2**26 // 4096
+    assert run("assert keep_memory()") < pages / 4
+    assert run("") > pages / 2
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_other_systems_are_left_alone(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("asked a foreign library"))
+    assert not allocator.keep_memory()
+
+
+def test_a_library_without_the_setting_says_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert not allocator.keep_memory()
+
+
+def test_a_library_that_refuses_says_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(name: int, value: int) -> int:
+        asked.append(name)
+        return 0
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=refuse))
+    assert not allocator.keep_memory()
+    assert len(asked) == 3
