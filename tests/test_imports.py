@@ -17,7 +17,7 @@ import parformer
 ROOT = Path(parformer.__file__).parent
 
 LEVELS = (
-    ("errors", "faults"),
+    ("errors", "faults", "durable"),
     ("notation",),
     ("pattern",),
     ("fields",),

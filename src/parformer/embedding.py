@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from parformer.blocks.base import ACTIVATIONS, Cost, Shape, linear_cost, make_norm, norm_parameters
 from parformer.config import ModelConfig
 from parformer.errors import InputError
+from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
 
 IGNORE = -100
@@ -165,7 +166,7 @@ class FlatHead(Head):
             x_btd = self.norm(self.activation(self.transform(x_btd)))
         elif self.projection is not None:
             x_btd = x_btd @ self.projection
-        return F.linear(x_btd, self.weight, self.bias)
+        return linear(x_btd, self.weight, self.bias)
 
     def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
         return F.cross_entropy(widen(self.logits(x_nd)), targets_n, reduction="none")
@@ -228,8 +229,8 @@ class ClusterHead(Head):
         if self.packed is not None and self.packed.fits(x_ne, table):
             words_nv = self.packed.linear(x_ne, table, bias)
         else:
-            words_nv = F.linear(x_ne, table, bias)
-        return words_nv, F.linear(x_ne, self.cluster_weight, self.cluster_bias)
+            words_nv = linear(x_ne, table, bias)
+        return words_nv, linear(x_ne, self.cluster_weight, self.cluster_bias)
 
     def logits(self, x_btd: Tensor) -> Tensor:
         tables, biases = self._tables(), self._biases()
@@ -239,7 +240,7 @@ class ClusterHead(Head):
         first = self.clusters[0].size
         parts = [head_btc[..., :first]]
         for i in range(1, len(self.clusters)):
-            tail_btv = widen(F.linear(self._project(x_btd, i), tables[i], biases[i]))
+            tail_btv = widen(linear(self._project(x_btd, i), tables[i], biases[i]))
             parts.append(tail_btv.log_softmax(-1) + head_btc[..., first + i - 1 : first + i])
         return torch.cat(parts, dim=-1)
 
@@ -254,7 +255,7 @@ class ClusterHead(Head):
         for i, cluster in enumerate(self.clusters[1:], start=1):
             places_s = ((targets_n >= cluster.low) & (targets_n < cluster.high)).nonzero()[:, 0]
             if len(places_s):
-                tail_sv = widen(F.linear(self._project(x_nd[places_s], i), tables[i], biases[i]))
+                tail_sv = widen(linear(self._project(x_nd[places_s], i), tables[i], biases[i]))
                 inside_s = targets_n[places_s] - cluster.low
                 tail_s = -F.cross_entropy(tail_sv, inside_s, reduction="none")
                 chosen_n = chosen_n.index_copy(0, places_s, clusters_nc[places_s, i - 1] + tail_s)

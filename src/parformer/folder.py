@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
-import os
 import shutil
 import stat
 import tempfile
@@ -23,6 +21,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from parformer.durable import sha256, sync
 from parformer.errors import FolderError
 from parformer.faults import failpoint
 
@@ -205,17 +204,3 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
 def reason(error: Exception) -> str:
     """What an error of the operating system says, without the path that stands beside it."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Make a file or folder durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

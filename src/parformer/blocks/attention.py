@@ -31,6 +31,8 @@ from parformer.blocks.base import (
 from parformer.blocks.memory import InputMemory, KeyValueMemory, append
 from parformer.config import ModelConfig
 from parformer.errors import ConfigError
+from parformer.kernels.attention import attend, usable
+from parformer.kernels.half import linear
 
 
 @block("s")
@@ -75,21 +77,23 @@ class SelfAttention(Block):
         assert state is None or isinstance(state, InputMemory)
         past = 0 if state is None else state.length
         all_bnd = x_btd if state is None else torch.cat((state.inputs_bmd, x_btd), dim=1)
+        kv_bnd = None
         if past == 0:
-            q_bhtk, kv_bgnk = self._split(self.qkv(self.read(x_btd)))
+            q_btd = self.qkv(self.read(x_btd))
         else:
             sizes = [self.heads * self.width, 2 * self.kv_heads * self.width]
             q_weight, kv_weight = torch.split(self.qkv.weight, sizes)
             bias = self.qkv.bias
             q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, sizes)
             read_bnd = self.read(all_bnd)
-            q_bhtk = self._heads(F.linear(read_bnd[:, past:], q_weight, q_bias))
-            kv_bgnk = self._heads(F.linear(read_bnd, kv_weight, kv_bias))
-        if self.rotary:
-            q_bhtk = self._rotate(q_bhtk, context.position, context)
-            kv_bgnk = self._rotate_keys(kv_bgnk, context.position - past, context)
-        distances_hnk = self._distances(kv_bgnk.shape[2], context) if self.relative else None
-        y_btd = self._attend(q_bhtk, kv_bgnk, distances_hnk, context)
+            q_btd = linear(read_bnd[:, past:], q_weight, q_bias)
+            kv_bnd = linear(read_bnd, kv_weight, kv_bias)
+        if usable(q_btd, all_bnd.shape[1], self.dropatt):
+            y_btd = self._attend_compiled(q_btd, kv_bnd, context)
+        else:
+            q_bhtk, kv_bgnk = self._rotated(q_btd, kv_bnd, context)
+            distances_hnk = self._distances(kv_bgnk.shape[2], context) if self.relative else None
+            y_btd = self._attend(q_bhtk, kv_bgnk, distances_hnk, context)
         keep = min(context.memory, all_bnd.shape[1])
         if keep == 0:
             return y_btd, None
@@ -102,7 +106,11 @@ class SelfAttention(Block):
         if isinstance(state, InputMemory):
             state = self._project_memory(state, context)
         assert state is None or isinstance(state, KeyValueMemory)
-        q_bhtk, kv_bgtk = self._split(self.qkv(self.read(x_btd)))
+        qkv_btd = self.qkv(self.read(x_btd))
+        alone = not self.causal or (state is None and context.memory == 0)
+        if alone and usable(qkv_btd, x_btd.shape[1], self.dropatt if self.training else 0.0):
+            return self._attend_compiled(qkv_btd, None, context), None
+        q_bhtk, kv_bgtk = self._split(qkv_btd)
         if self.rotary:
             q_bhtk = self._rotate(q_bhtk, context.position, context)
             kv_bgtk = self._rotate_keys(kv_bgtk, context.position, context)
@@ -114,7 +122,7 @@ class SelfAttention(Block):
             known_hnk = state.distances_hnk if state is not None and reuse else None
             distances_hnk = self._enough_distances(known_hnk, keys, context)
             kept_hnk = distances_hnk if reuse else None
-        if not self.causal or (state is None and context.memory == 0):
+        if alone:
             return self._attend(q_bhtk, kv_bgtk, distances_hnk, context), None
         kv_bgnk, after = append(state, kv_bgtk, context.memory, kept_hnk)
         return self._attend(q_bhtk, kv_bgnk, distances_hnk, context), after
@@ -131,12 +139,27 @@ class SelfAttention(Block):
         return x_btd.view(*x_btd.shape[:2], -1, self.width).transpose(1, 2)
 
     def _split(self, qkv_btd: Tensor) -> tuple[Tensor, Tensor]:
-        # narrow, here and below: one token's step is mostly Python, and indexing costs twice
-        qkv_bhtk = self._heads(qkv_btd)
-        return (
-            qkv_bhtk.narrow(1, 0, self.heads),
-            qkv_bhtk.narrow(1, self.heads, 2 * self.kv_heads),
-        )
+        # one call, here and below: a token's step is mostly Python; and one copy in its gradient
+        sizes = (self.heads, 2 * self.kv_heads)
+        q_bhtk, kv_bgtk = torch.split_with_sizes(self._heads(qkv_btd), sizes, 1)
+        return q_bhtk, kv_bgtk
+
+    def _rotated(
+        self, q_btd: Tensor, kv_bnd: Tensor | None, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys by head, in training. Places count from the first key.
+
+        Attention sees differences of places only, and numbers that grow with the text would
+        make every step another one for torch.compile.
+        """
+        if kv_bnd is None:
+            q_bhtk, kv_bgnk = self._split(q_btd)
+        else:
+            q_bhtk, kv_bgnk = self._heads(q_btd), self._heads(kv_bnd)
+        if self.rotary:
+            q_bhtk = self._rotate(q_bhtk, kv_bgnk.shape[2] - q_bhtk.shape[2], context)
+            kv_bgnk = self._rotate_keys(kv_bgnk, 0, context)
+        return q_bhtk, kv_bgnk
 
     def _rotate(self, x_bhnk: Tensor, first: int, context: Context) -> Tensor:
         """Rotary positions: turn queries or keys by angles that grow with their place."""
@@ -167,8 +190,7 @@ class SelfAttention(Block):
     def _attend(
         self, q_bhtk: Tensor, kv_bgnk: Tensor, distances_hnk: Tensor | None, context: Context
     ) -> Tensor:
-        k_bgnk = kv_bgnk.narrow(1, 0, self.kv_heads)
-        v_bgnk = kv_bgnk.narrow(1, self.kv_heads, self.kv_heads)
+        k_bgnk, v_bgnk = kv_bgnk.chunk(2, 1)
         dropout = self.dropatt if self.training else 0.0
         scale = 1 / math.sqrt(self.width)
         if distances_hnk is None:
@@ -193,6 +215,32 @@ class SelfAttention(Block):
                     q_content_bhtk, k_bgnk, v_bgnk, attn_mask=bias_bhtn, scale=scale
                 )
         y_btd: Tensor = self.out(y_bhtk.transpose(1, 2).flatten(2))
+        return y_btd
+
+    def _attend_compiled(self, q_btd: Tensor, kv_bnd: Tensor | None, context: Context) -> Tensor:
+        """The same by a kernel made for this CPU."""
+        keys = q_btd.shape[1] if kv_bnd is None else kv_bnd.shape[1]
+        relative = None
+        if self.relative:
+            content_h1k, position_h1k = self._biases(context)
+            distances_hnk = self._distances(keys, context)
+            relative = distances_hnk, content_h1k.squeeze(1), position_h1k.squeeze(1)
+        if self.rotary:
+            q_bhtk, kv_bgnk = self._rotated(q_btd, kv_bnd, context)
+            q_btd, kv_bnd = (x.transpose(1, 2).flatten(2) for x in (q_bhtk, kv_bgnk))
+        config = context.config
+        y_btd: Tensor = self.out(
+            attend(
+                q_btd,
+                kv_bnd,
+                relative,
+                context.padding,
+                heads=self.heads,
+                groups=self.kv_heads,
+                causal=self.causal,
+                limit=config.mem_len if config.same_length else keys,
+            )
+        )
         return y_btd
 
     def _attend_plainly(
@@ -346,8 +394,9 @@ def rotations(
     first: int, count: int, width: int, base: float, like: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines for the places first … first + count − 1."""
-    place_n = torch.arange(first, first + count, device=like.device, dtype=torch.float32)
-    rate_k = base ** (-torch.arange(0, width, 2, device=like.device).float() / width)
+    # far into a text an angle in fp32 is off by more than a degree
+    place_n = torch.arange(first, first + count, device=like.device, dtype=torch.float64)
+    rate_k = base ** (-torch.arange(0, width, 2, device=like.device).double() / width)
     angle_nk = torch.outer(place_n, rate_k).repeat(1, 2)
     return angle_nk.cos().to(like.dtype), angle_nk.sin().to(like.dtype)
 

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from parformer.config import ModelConfig
 from parformer.errors import ConfigError
 from parformer.fields import need_at_least
+from parformer.kernels.gelu import gelu_tanh
+from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
 from parformer.pattern import ALPHABET, BlockSpec, Value
 
@@ -156,7 +158,7 @@ class Linear(Direct, nn.Linear):
         weight = cast(Tensor, own["weight"])
         if self.packed is not None and self.packed.fits(x, weight):
             return self.packed.linear(x, weight, own["bias"])
-        return F.linear(x, weight, own["bias"])
+        return linear(x, weight, own["bias"])
 
     def pack(self, rows: int) -> bool:
         """Lay the weight out for this many rows; whether that was possible."""
@@ -283,6 +285,6 @@ def linear_cost(inputs: int, outputs: int, tokens: int, *, bias: bool, share: fl
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": F.gelu,
-    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu-tanh": gelu_tanh,
     "silu": F.silu,
 }

@@ -10,6 +10,7 @@ from parformer.config import ModelConfig, preset, preset_table, presets, read_mo
 from parformer.errors import ConfigError, PatternError
 from parformer.fields import check_names, parse_assignment
 from parformer.pattern import Pattern, describe, interleaved, par, sandwich
+from parformer.recipe import read_recipe
 
 
 def add_design(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,7 @@ def add_design(parser: argparse.ArgumentParser) -> None:
 def add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="preset, pattern or TOML file")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the stacks as a picture")
-    parser.add_argument("--toml", action="store_true", help="print the configuration as TOML")
+    parser.add_argument("--toml", action="store_true", help="print the whole recipe as TOML")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -285,4 +286,4 @@ def print_toml(models: list[str]) -> None:
         raise ConfigError("--toml prints one preset or file; give just that one")
     import tomli_w
 
-    print(tomli_w.dumps({"model": read_model(models[0]).to_dict()}), end="")
+    print(tomli_w.dumps(read_recipe(models[0]).to_dict()), end="")

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import http.client
 import json
-import os
 import re
 import socket
 import ssl
@@ -27,6 +26,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from parformer.data.pieces import Progress
+from parformer.durable import sync
 from parformer.errors import CorpusError
 
 BLOCK = 2**18
@@ -137,14 +137,10 @@ class _Part:
     def finish(self) -> None:
         """Make the file durable, then give it its name."""
         with _writing(self.target):
-            for path in (self.file, self.target.parent):
-                handle = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+            sync(self.file)
             self.file.replace(self.target)
             self._note.unlink(missing_ok=True)
+            sync(self.target.parent)
 
 
 def _grow(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parformer.data.text import Progress
+from parformer.durable import sha256, sync
 from parformer.errors import CorpusError, FolderError
 
 FORMAT = "parformer-entry-1"
@@ -223,23 +224,9 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _edges(file: Path) -> str:
     """SHA-256 of a file's first and last bytes."""
     with file.open("rb") as stream:
         head = stream.read(EDGE)
         stream.seek(-min(EDGE, file.stat().st_size), os.SEEK_END)
         return hashlib.sha256(head + stream.read(EDGE)).hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Make a file or folder durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -25,7 +25,7 @@ MOST_KEYS = 1024
 class Shape(ctypes.Structure):
     """The struct of the same name in native.cpp."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes wants a list
+    _fields_ = [
         (name, ctypes.c_int64)
         for name in (
             *("batch", "time", "keys", "heads", "groups", "width"),

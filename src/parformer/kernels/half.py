@@ -26,10 +26,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @cache
 def slow_half() -> bool:
     """Whether this is an x86 CPU without instructions for bf16."""
-    have = torch.cpu.get_capabilities()
-    return have.get("architecture") == "x86_64" and not (
-        have.get("avx512_bf16") or have.get("amx_bf16") or have.get("amx")
-    )
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    fast = known.get("avx512_bf16") or known.get("amx_bf16")
+    return known.get("architecture") == "x86_64" and not fast
 
 
 class WidenedLinear(torch.autograd.Function):

@@ -117,7 +117,7 @@ def set_aside(path: Path) -> None:
     path.rename(target)
 
 
-def sweep(root: Path) -> None:
-    """Remove what a killed process left half done."""
-    for left in root.glob(".*step-*"):
+def sweep(root: Path, name: str = "step-") -> None:
+    """Remove folders that a killed process left half written or half removed."""
+    for left in root.glob(f".{name}*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -60,7 +60,8 @@ class Workers:
             return cast(nn.Module, fully_shard(objective))
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(objective)
+        idle = getattr(objective, "idle", True)
+        return DistributedDataParallel(objective, find_unused_parameters=idle)
 
     def gathering(self, wrapped: nn.Module, *, last: bool) -> Any:
         """Gradients are exchanged once per update, after its last piece."""
@@ -155,7 +156,7 @@ def find_device(name: str, local: int = 0) -> torch.device:
     if name == "auto":
         return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        device = torch.device(name)
+        device = torch.device("cuda", local) if name == "cuda" else torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None

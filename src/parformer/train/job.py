@@ -94,7 +94,7 @@ def read_text(
         vocab_size=data.vocab_size,
         min_count=data.min_count,
         tokenizer=tokenizer,
-        cache=cache_folder() / "tokens",
+        cache=cache_folder(),
         progress=watch.preparing,
     )
     for split in ("train", "valid"):

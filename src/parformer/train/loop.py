@@ -114,6 +114,7 @@ def train(
     with pinned_threads(config.threads or None), ExitStack() as stack:
         if workers.first:
             checkpoints.sweep(root)
+            checkpoints.sweep(path, f"{MODEL}.")
             start = checkpoints.newest_checkpoint(root, watch.notice)
             workers.share("" if start is None else checkpoints.name_of(start.step))
         else:
@@ -182,13 +183,14 @@ class Journal:
 
     def validate(self, step: int) -> None:
         """Look at some of the valid split, with the lengths of training."""
-        model = self.session.model
-        if self.session.workers.shard:
-            model = build_from(model.config, whole_weights(model))
+        model, workers = self.session.model, self.session.workers
+        weights = whole_weights(model) if workers.shard else None
         if self.metrics is None:
             return
+        if weights is not None:
+            model = build_from(model.config, weights).to(workers.device)
         score = self.score(model, "valid", self.config.evaluate_tokens)
-        self.metrics.add(step, {"valid_loss": score.loss})
+        self.metrics.add(step, {"valid_loss": score.to_dict()["loss"]})
         self.watch.validated(step, score)
 
     def score(self, model: Model, split: str, limit: int) -> Score:
@@ -223,7 +225,7 @@ class Journal:
         if self.metrics is None:
             return {}
         recipe = self.session.recipe
-        model = build_from(recipe.model, weights)
+        model = build_from(recipe.model, weights).to(self.session.workers.device)
         failpoint("train.before-model")
         model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
         failpoint("train.before-result")

@@ -7,6 +7,7 @@ stands there twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -23,13 +24,13 @@ class Metrics:
     def __init__(self, path: Path, length: int, *, tensorboard: Path | None = None) -> None:
         self.path = path
         try:
-            self.file: BinaryIO = path.open("ab")
-            size = self.file.seek(0, os.SEEK_END)
+            size = path.stat().st_size if path.exists() else 0
             if size < length:
                 raise FolderError(
                     f"{str(path)!r} has {size:,} bytes, but the checkpoint was written after "
                     f"{length:,}; copy the file back, or choose another --run"
                 )
+            self.file: BinaryIO = path.open("ab")
             self.file.truncate(length)
             self.file.seek(0, os.SEEK_END)
         except OSError as error:
@@ -61,7 +62,8 @@ class Metrics:
         return self.file.tell()
 
     def close(self) -> None:
-        self.file.close()
+        with contextlib.suppress(OSError):  # what could not be written was reported by then
+            self.file.close()
         if self.board is not None:
             self.board.close()
 

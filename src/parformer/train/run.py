@@ -22,11 +22,15 @@ import tomli_w
 from parformer import folder
 from parformer.config import read_tables
 from parformer.data.tokenizers import Tokenizer, read_tokenizer
+from parformer.durable import sync
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.recipe import Recipe
 
 CONFIG, TOKENIZER, METRICS, RESULT = "config.toml", "tokenizer.json", "metrics.jsonl", "result.json"
 CHECKPOINTS, MODEL, LOCK = "checkpoints", "model", ".lock"
+
+BEFORE_RUN = {LOCK, TOKENIZER, f".{TOKENIZER}.new", f".{CONFIG}.new"}
+"""What a process may leave that was killed before its run began."""
 
 FREE = {
     "train.threads",
@@ -75,7 +79,7 @@ def make_folder(path: Path) -> None:
     """A place for a run: a new folder, an empty one, or one that holds a run."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        inside = {entry.name for entry in path.iterdir()} - {LOCK, TOKENIZER}
+        inside = {entry.name for entry in path.iterdir()} - BEFORE_RUN
     except OSError as error:
         raise FolderError(
             f"cannot make the run folder {str(path)!r}: {folder.reason(error)}"
@@ -113,9 +117,9 @@ def replace_file(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.new")
     try:
         beside.write_text(text, "utf-8")
-        folder.sync(beside)
+        sync(beside)
         beside.rename(path)
-        folder.sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise FolderError(

@@ -44,6 +44,8 @@ class Objective(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
+        self.idle = may_idle(model.config)
+        """Whether some parameters may go without a gradient, which DDP has to know."""
 
     def forward(
         self, tokens_bt: Tensor, targets_bt: Tensor, state: State | None
@@ -51,6 +53,12 @@ class Objective(nn.Module):
         out = self.model(tokens_bt, state, targets_bt)
         assert out.loss is not None
         return out.loss, out.state
+
+
+def may_idle(config: ModelConfig) -> bool:
+    """A pooler is not asked for words, nor the head's own part for words that do not occur."""
+    tied = config.tie_weights and config.tie_projections != "none"
+    return config.pooler or (len(config.clusters) > 1 and not tied)
 
 
 class Session:

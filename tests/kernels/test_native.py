@@ -1,0 +1,189 @@
+"""The compiled kernels compute what the plain way defines: answers and gradients."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import parformer as pf
+from parformer.kernels import native
+from parformer.kernels.attention import MOST_KEYS, attention, usable
+from parformer.kernels.gelu import gelu_tanh
+from parformer.model import Model
+from tests.conftest import lively, noise, small_config
+
+needs_compiler = pytest.mark.skipif(native.library() is None, reason="needs a C++ compiler")
+
+MODELS: dict[str, dict[str, Any]] = {
+    "relative": {"family": "transformer-xl", "mem_len": 70},
+    "relative, biases of its own": {
+        "family": "transformer-xl", "mem_len": 150, "position_bias": "per-layer", "clamp_len": 9,
+    },
+    "same length": {"family": "transformer-xl", "mem_len": 33, "same_length": True},
+    "relative, grouped": {"family": "transformer-xl", "mem_len": 20, "n_head": 4, "n_kv_head": 2},
+    "learned": {"family": "gpt2", "max_len": 160},
+    "rotary, grouped": {"family": "llama", "n_head": 6, "n_kv_head": 2, "d_head": 4, "max_len": 400},
+    "both sides": {"family": "bert", "max_len": 160},
+}  # fmt: skip
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    assert native.enable()
+    yield
+    native.enable(False)
+
+
+def steps(model: Model, length: int, **inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Losses of three steps with memory carried, and the gradients of all parameters."""
+    model.train()
+    generator = torch.Generator().manual_seed(0)
+    state, losses = None, []
+    for _ in range(3):
+        tokens = torch.randint(13, (3, length), generator=generator)
+        targets = torch.randint(13, (3, length), generator=generator)
+        out = model(tokens, state, targets, **inputs)
+        state = None if model.config.positions == "learned" else out.state
+        assert out.loss is not None
+        losses.append(out.loss)
+    total = torch.stack(losses).sum()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+    return [loss.detach() for loss in losses], [g for g in gradients if g is not None]
+
+
+class CountCalls(TorchDispatchMode):
+    """How often the compiled attention was called inside `with`."""
+
+    calls = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.calls += func is torch.ops.parformer.attention.default
+        return func(*args, **(kwargs or {}))
+
+
+def compare(config: pf.ModelConfig, length: int, **inputs: Tensor) -> None:
+    """The compiled way in fp32 against the plain way in fp64."""
+    exact = steps(lively(pf.build(config, dtype=torch.float64)), length, **inputs)
+    with CountCalls() as counted:
+        found = steps(lively(pf.build(config)), length, **inputs)
+    assert counted.calls == 3 * config.pattern.count("s")
+    for mine, theirs in zip(found, exact, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-5 * b.abs().max().item())
+
+
+@needs_compiler
+@pytest.mark.parametrize("length", [1, 7, 64, 131])
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_and_gradients_are_the_plain_ones(name: str, length: int, compiled: None) -> None:
+    compare(small_config(pattern="sfs", **MODELS[name]), length)
+
+
+@needs_compiler
+def test_what_is_padded_is_not_seen(compiled: None) -> None:
+    padding = torch.ones(3, 70, dtype=torch.bool)
+    padding[0, 50:], padding[1, 3:] = False, False
+    compare(small_config("bert", pattern="sfs", max_len=70), 70, padding=padding)
+
+
+@needs_compiler
+def test_threads_do_not_change_the_numbers(compiled: None) -> None:
+    shapes = ((5, 70, 12), (5, 100, 24), (3, 100, 4), (3, 4), (3, 4))
+
+    def run(threads: int) -> list[Tensor]:
+        torch.set_num_threads(threads)
+        inputs = [noise(*shape, dtype=torch.float32).requires_grad_() for shape in shapes]
+        y = attention(*inputs, None, 3, 3, True, 90)[0]
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), inputs)]
+
+    try:
+        alone, together = run(1), run(3)
+    finally:
+        torch.set_num_threads(1)
+    assert all(map(torch.equal, alone, together))
+
+
+@needs_compiler
+def test_half_precision_is_rounded_but_once(compiled: None) -> None:
+    qkv = noise(2, 9, 36, dtype=torch.float32).bfloat16().requires_grad_()
+    sizes = (None, None, None, None, None, 3, 3, True, 9)
+    y = attention(qkv, *sizes)[0]
+    wide = qkv.detach().double().requires_grad_()
+    q, k, v = wide.view(2, 9, 3, 3, 4).permute(2, 0, 3, 1, 4)
+    exact = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=1e-6)
+    y.sum().backward()
+    exact.sum().backward()
+    assert qkv.grad is not None
+    assert qkv.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(qkv.grad.double(), wide.grad, rtol=2**-7, atol=1e-6)
+
+
+@needs_compiler
+def test_gelu_and_its_slope_over_all_sizes_of_numbers(compiled: None) -> None:
+    x = torch.cat((torch.linspace(-12, 12, 4001), torch.tensor([-1e4, -0.0, 0.0, 1e-30, 1e4])))
+    mine, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+    y, expected = gelu_tanh(mine), F.gelu(exact, approximate="tanh")
+    assert y.grad_fn is not None
+    assert "Gelu" not in type(y.grad_fn).__name__  # torch's own
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-6)
+    y.sum().backward()
+    expected.sum().backward()
+    assert mine.grad is not None
+    torch.testing.assert_close(mine.grad.double(), exact.grad, rtol=1e-5, atol=1e-6)
+
+
+@needs_compiler
+def test_what_is_no_number_stays_none(compiled: None) -> None:
+    x = torch.tensor([float("nan"), 1.0], requires_grad=True)
+    assert gelu_tanh(x).isnan().tolist() == [True, False]
+    qkv = torch.zeros(1, 3, 12, requires_grad=True)
+    with torch.no_grad():
+        qkv[0, 1] = float("nan")
+    y = attention(qkv, None, None, None, None, None, 1, 1, True, 3)[0]
+    assert y[0, 1:].isnan().all()
+
+
+@needs_compiler
+def test_only_training_in_these_types_goes_the_compiled_way(compiled: None) -> None:
+    x = torch.zeros(1)
+    assert usable(x, MOST_KEYS, 0.0)
+    assert not usable(x, MOST_KEYS + 1, 0.0)
+    assert not usable(x, 1, 0.1)
+    assert not usable(x.double(), 1, 0.0)
+    with torch.no_grad():
+        assert not usable(x, 1, 0.0)
+    native.enable(False)
+    assert not usable(x, 1, 0.0)
+
+
+def test_the_plain_way_is_the_usual_one() -> None:
+    assert not native.enabled
+
+
+@pytest.mark.parametrize("missing", ["compiler", "multiplication", "sense"])
+def test_without_what_it_needs_all_goes_the_plain_way(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing == "compiler":
+        monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    elif missing == "multiplication":
+        monkeypatch.setattr(native, "find_gemm", lambda: None)
+    else:
+        failed = subprocess.CompletedProcess([], 1)
+        monkeypatch.setattr(native.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(native, "_library", None)
+    monkeypatch.setattr(native, "_failed", False)
+    assert not native.enable()
+    assert not native.enabled
