@@ -158,7 +158,9 @@ def picture(root: Path, corpus: str) -> str:
             f"{bits:.1f}</text>"
         )
     for count in range(BLOCKS // 2 + 1):
-        parts.append(f'<text x="{x(count):.1f}" y="{height - 30}" text-anchor="middle">{count}</text>')
+        parts.append(
+            f'<text x="{x(count):.1f}" y="{height - 30}" text-anchor="middle">{count}</text>'
+        )
     parts.append(
         f'<text x="{(left + width - 24) / 2}" y="{height - 8}" text-anchor="middle">'
         f"attention blocks of {BLOCKS}</text>"

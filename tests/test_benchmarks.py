@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import torch
 
 import parformer as pf
@@ -13,22 +15,25 @@ import parformer as pf
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
-def load(name: str) -> ModuleType:
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_textbook_step_gives_parformers_loss_and_gradients() -> None:
+def test_the_textbook_step_gives_parformers_loss_and_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = pf.preset(
         "par-base", pattern="sffsf", vocab_size=90, cutoffs=[30, 60], d_model=32, n_head=4,
         d_inner=48, dropout=0.0, mem_len=12, clamp_len=9,
     )  # fmt: skip
     model = pf.build(config, dtype=torch.float64).train()
-    textbook = load("textbook").Textbook(model, 12, 2)
+    textbook = load("textbook", monkeypatch).Textbook(model, 12, 2)
     state = model.initial_state(2, zeros=True)
     generator = torch.Generator().manual_seed(0)
     for _ in range(4):
@@ -41,3 +46,21 @@ def test_the_textbook_step_gives_parformers_loss_and_gradients() -> None:
         theirs = torch.autograd.grad(loss, list(model.parameters()))
         torch.testing.assert_close(out.loss, loss)
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_compares_models_with_the_same_losses(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(FOLDER)
+    training = load("training", monkeypatch)
+    task = training.Task(
+        width=16, layers=2, heads=2, window=8, batch=2, vocabulary=30, precision=precision,
+        threads=1,
+    )  # fmt: skip
+    theirs = training.Trainer(task, training.Candidate(library="transformers"))
+    ours = training.Trainer(task, training.Candidate(library="parformer"))
+    curves = [[step() for _ in range(10)] for step in (theirs, ours)]
+    torch.testing.assert_close(*curves, rtol=0, atol=1e-5 if precision == "fp32" else 1e-2)
+    assert curves[0][-1] < curves[0][0] - 0.05

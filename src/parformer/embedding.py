@@ -126,6 +126,9 @@ class Embedding(nn.Module):
 class Head(nn.Module):
     """Vectors to log-probabilities and losses."""
 
+    regular = True
+    """Whether all shapes inside follow from the input's shape, not from what the targets are."""
+
     def logits(self, x_btd: Tensor) -> Tensor:
         """Numbers whose log_softmax over the vocabulary are log-probabilities."""
         raise AssertionError
@@ -174,6 +177,8 @@ class FlatHead(Head):
 
 class ClusterHead(Head):
     """A short list of frequent words, and one column for each cluster of rarer ones."""
+
+    regular = False
 
     def __init__(self, config: ModelConfig, words: WordEmbedding) -> None:
         super().__init__()
@@ -254,7 +259,9 @@ class ClusterHead(Head):
         chosen_n = words_nv.gather(-1, frequent_n[:, None])[:, 0]
         for i, cluster in enumerate(self.clusters[1:], start=1):
             places_s = ((targets_n >= cluster.low) & (targets_n < cluster.high)).nonzero()[:, 0]
-            if len(places_s):
+            # Training goes on without such a word too: no gradient may be missing in one of
+            # several processes and not in another.
+            if len(places_s) or torch.is_grad_enabled():
                 tail_sv = widen(linear(self._project(x_nd[places_s], i), tables[i], biases[i]))
                 inside_s = targets_n[places_s] - cluster.low
                 tail_s = -F.cross_entropy(tail_sv, inside_s, reduction="none")

@@ -43,6 +43,12 @@ class TrainingError(ParformerError):
     status = 3
 
 
+class Stopped(ParformerError):
+    """A job that was asked to stop, and did, with everything saved."""
+
+    status = 130
+
+
 class MissingExtra(ParformerError):
     """An optional package that is not installed."""
 

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +76,9 @@ class Output:
     """(batch, width), for models with a pooler."""
 
 
+Step: TypeAlias = tuple[Tensor, tuple[BlockState | None, ...], Tensor | None, Tensor | None]
+
+
 class Model(nn.Module):
     """A language model that follows its pattern."""
 
@@ -97,6 +100,16 @@ class Model(nn.Module):
             self.content_bias = nn.Parameter(torch.empty(inside))
             self.position_bias = nn.Parameter(torch.empty(inside))
         self._sinusoids: Tensor | None = None
+        self._compiled: Callable[..., Step] | None = None
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Let torch.compile make training steps faster, from the next one on.
+
+        One graph serves them all: the few steps until a memory is full run as they are, and
+        so does everything that needs no gradient. Checks and losses that depend on what the
+        numbers are stay outside.
+        """
+        self._compiled = torch.compile(self._step, *args, **options)
 
     def forward(
         self,
@@ -120,17 +133,26 @@ class Model(nn.Module):
         window = tokens
         if self.config.positions == "learned":
             state, tokens, window = self._slide(state, tokens)
-        x_btd, after = self._run(tokens, state, token_types, padding)
+        if self._compiled is not None and self.config.positions == "relative":
+            self._extend_sinusoids(tokens.shape[1] + min(state.position, state.memory))
+        # losses belong to the step where their shapes follow from the shapes of the tokens
+        counted_n = None
+        if targets is not None and self.head is not None and self.head.regular:
+            counted_n = self._all_counted(targets, tokens)
+        step = self._step if self._compiled is None else self._fitting_step(state)
+        x_btd, after, pooled, losses_n = step(
+            tokens, state.blocks, state.memory, state.position, token_types, padding, counted_n
+        )
         if tokens.shape[1] > fresh:
             x_btd = x_btd[:, -fresh:]
-        pooled = None if self.pooler is None else torch.tanh(self.pooler(x_btd[:, 0]))
         new = None
         if self.config.causal:
             keep = window if self.config.positions == "learned" else None
             position = state.position + tokens.shape[1]
             new = State(state.batch, self.config, state.memory, position, after, keep)
-        if self.training and self.config.dropout and self.config.family == "transformer-xl":
-            x_btd = F.dropout(x_btd, self.config.dropout)
+        if losses_n is not None and targets is not None:
+            losses_bt = losses_n.view(targets.shape)
+            return Output(x_btd, new, loss=losses_n.mean(), losses=losses_bt, pooled=pooled)
         if targets is None:
             logits = None
             if self.head is not None:
@@ -139,15 +161,56 @@ class Model(nn.Module):
         loss, losses_bt = self._losses(x_btd, targets)
         return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled)
 
+    def _fitting_step(self, state: State) -> Callable[..., Step]:
+        """The compiled step where its one shape is at hand, else the plain one."""
+        assert self._compiled is not None
+        in_windows = self.config.positions in ("learned", "rotary")
+        usual = state.position == 0 if in_windows else state.position >= state.memory
+        return self._compiled if usual and self.training and torch.is_grad_enabled() else self._step
+
+    def _all_counted(self, targets_bt: Tensor, tokens: Tensor) -> Tensor | None:
+        """All targets in a row, if each of them counts and has its token in this step."""
+        if targets_bt.shape != tokens.shape or torch.compiler.is_compiling():
+            return None
+        flat_n = targets_bt.flatten().long()
+        return flat_n if bool((flat_n != IGNORE).all()) else None
+
+    def _step(
+        self,
+        tokens: Tensor,
+        before: tuple[BlockState | None, ...],
+        memory: int,
+        position: int,
+        token_types: Tensor | None,
+        padding: Tensor | None,
+        targets_n: Tensor | None,
+    ) -> Step:
+        """The numbers of one step: hidden, what blocks remember, pooled, losses of targets."""
+        x_btd, after = self._run(tokens, before, memory, position, token_types, padding)
+        pooled = None if self.pooler is None else torch.tanh(self.pooler(x_btd[:, 0]))
+        if self.training and self.config.dropout and self.config.family == "transformer-xl":
+            x_btd = F.dropout(x_btd, self.config.dropout)
+        losses_n = None
+        if targets_n is not None:
+            assert self.head is not None
+            losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n)
+        return x_btd, after, pooled, losses_n
+
     def _run(
-        self, tokens: Tensor, state: State, token_types: Tensor | None, padding: Tensor | None
+        self,
+        tokens: Tensor,
+        before: tuple[BlockState | None, ...],
+        memory: int,
+        position: int,
+        token_types: Tensor | None,
+        padding: Tensor | None,
     ) -> tuple[Tensor, tuple[BlockState | None, ...]]:
-        x_btd = self.embedding(tokens, token_types, state.position)
+        x_btd = self.embedding(tokens, token_types, position)
         shared = self.content_bias is not None and self.position_bias is not None
         context = Context(
             self.config,
-            state.memory,
-            state.position,
+            memory,
+            position,
             cast("tuple[Tensor, Tensor]", (self.content_bias, self.position_bias))
             if shared
             else None,
@@ -155,8 +218,8 @@ class Model(nn.Module):
             lambda count: self._distance_embeddings(count, context),
         )
         after = []
-        for block, before in zip(self.blocks, state.blocks, strict=True):
-            x_btd, remembered = block(x_btd, before, context)
+        for block, remembered in zip(self.blocks, before, strict=True):
+            x_btd, remembered = block(x_btd, remembered, context)
             after.append(remembered)
         if self.final_norm is not None:
             x_btd = self.final_norm(x_btd)
@@ -166,6 +229,10 @@ class Model(nn.Module):
         assert self.head is not None
         flat_n = targets_bt.flatten().long()
         counted_n = flat_n != IGNORE
+        if torch.compiler.is_compiling() and self.head.regular:
+            # a graph has one shape: all places are computed, and some of them weigh nothing
+            losses_n = self.head.losses(x_btd.flatten(0, 1), flat_n.clamp(min=0)) * counted_n
+            return losses_n.sum() / counted_n.sum(), losses_n.view(targets_bt.shape)
         if bool(counted_n.all()):
             losses_n = self.head.losses(x_btd.flatten(0, 1), flat_n)
             return losses_n.mean(), losses_n.view(targets_bt.shape)
@@ -224,16 +291,22 @@ class Model(nn.Module):
         return table
 
     def _sinusoid_table(self, count: int) -> Tensor:
-        weight = self.embedding.words.tables[0]
-        known = self._sinusoids
-        if known is None or known.shape[0] < count or known.device != weight.device:
-            with torch.inference_mode(False):  # training may need them after an evaluation
-                known = sinusoids(max(count, 64), self.config.d_model, self.config.clamp_len)
-                self._sinusoids = known = known.to(weight.device)
-        table = known[known.shape[0] - count :].to(weight.dtype)
+        if self._sinusoids is None or self._sinusoids.shape[0] < count:
+            self._extend_sinusoids(count)
+        known = cast(Tensor, self._sinusoids)
+        table = known[known.shape[0] - count :].to(self.embedding.words.tables[0].dtype)
         if self.training and self.config.dropout:
             return F.dropout(table, self.config.dropout)
         return table
+
+    def _extend_sinusoids(self, count: int) -> None:
+        """Have as many at hand; outside of a graph, where what a module keeps may change."""
+        device = self.embedding.words.tables[0].device
+        known = self._sinusoids
+        if known is None or known.shape[0] < count or known.device != device:
+            with torch.inference_mode(False):  # training may need them after an evaluation
+                known = sinusoids(max(count, 64), self.config.d_model, self.config.clamp_len)
+                self._sinusoids = known.to(device)
 
     def _check_inputs(
         self,

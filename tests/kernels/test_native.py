@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import parformer as pf
 from parformer.kernels import native
+from parformer.kernels.activations import gelu_tanh, linear_gelu
 from parformer.kernels.attention import MOST_KEYS, attention, usable
-from parformer.kernels.gelu import gelu_tanh
 from parformer.model import Model
 from tests.conftest import lively, noise, small_config
 
@@ -29,7 +29,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "same length": {"family": "transformer-xl", "mem_len": 33, "same_length": True},
     "relative, grouped": {"family": "transformer-xl", "mem_len": 20, "n_head": 4, "n_kv_head": 2},
     "learned": {"family": "gpt2", "max_len": 160},
-    "rotary, grouped": {"family": "llama", "n_head": 6, "n_kv_head": 2, "d_head": 4, "max_len": 400},
+    "rotary, grouped": {
+        "family": "llama", "n_head": 6, "n_kv_head": 2, "d_head": 4, "max_len": 400,
+    },
     "both sides": {"family": "bert", "max_len": 160},
 }  # fmt: skip
 
@@ -133,21 +135,38 @@ def test_half_precision_is_rounded_but_once(compiled: None) -> None:
 @needs_compiler
 def test_gelu_and_its_slope_over_all_sizes_of_numbers(compiled: None) -> None:
     x = torch.cat((torch.linspace(-12, 12, 4001), torch.tensor([-1e4, -0.0, 0.0, 1e-30, 1e4])))
-    mine, exact = x.clone().requires_grad_(), x.double().requires_grad_()
-    y, expected = gelu_tanh(mine), F.gelu(exact, approximate="tanh")
-    assert y.grad_fn is not None
-    assert "Gelu" not in type(y.grad_fn).__name__  # torch's own
+    mine, exact = x[:, None].clone().requires_grad_(), x[:, None].double().requires_grad_()
+    weight, bias = noise(3, 1, dtype=torch.float32), torch.tensor([0.0, 0.3, -2.0])
+    biases = bias.clone().requires_grad_(), bias.double().requires_grad_()
+    y = linear_gelu(mine, weight, biases[0])
+    assert y is not None
+    expected = gelu_tanh(F.linear(exact, weight.double(), biases[1]))
     torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-6)
     y.sum().backward()
     expected.sum().backward()
-    assert mine.grad is not None
-    torch.testing.assert_close(mine.grad.double(), exact.grad, rtol=1e-5, atol=1e-6)
+    for a, b in ((mine, exact), biases):
+        assert a.grad is not None
+        torch.testing.assert_close(a.grad.double(), b.grad, rtol=1e-5, atol=1e-6)
+
+
+@needs_compiler
+def test_gelu_of_other_kinds_stays_plain(compiled: None) -> None:
+    x, weight, bias = noise(2, 3, dtype=torch.float32), torch.ones(4, 3), torch.zeros(4)
+    assert linear_gelu(x, weight, bias) is not None
+    assert linear_gelu(x, weight, None) is None
+    assert linear_gelu(x.double(), weight.double(), bias.double()) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear_gelu(x, weight, bias) is None
+    with torch.no_grad():
+        assert linear_gelu(x, weight, bias) is None
 
 
 @needs_compiler
 def test_what_is_no_number_stays_none(compiled: None) -> None:
-    x = torch.tensor([float("nan"), 1.0], requires_grad=True)
-    assert gelu_tanh(x).isnan().tolist() == [True, False]
+    x = torch.tensor([[float("nan")], [1.0]], requires_grad=True)
+    y = linear_gelu(x, torch.ones(1, 1), torch.zeros(1))
+    assert y is not None
+    assert y.isnan().tolist() == [[True], [False]]
     qkv = torch.zeros(1, 3, 12, requires_grad=True)
     with torch.no_grad():
         qkv[0, 1] = float("nan")

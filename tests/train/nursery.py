@@ -6,6 +6,8 @@ as a process of its own, may be killed at any moment, and starts in a few millis
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import json
 import os
 import resource
@@ -16,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -121,6 +124,14 @@ class Nursery:
         return [Ended(**answer) for answer in json.loads(self.process.stdout.readline())]
 
 
+@cache
+def shared_nursery() -> Nursery:
+    """One for all tests of this process."""
+    nursery = Nursery()
+    atexit.register(nursery.__exit__)
+    return nursery
+
+
 def serve() -> None:
     """The helper's own part: fork for every line of wishes."""
     warm_up()
@@ -130,17 +141,14 @@ def serve() -> None:
 
 def warm_up() -> None:
     """Import what `parformer train` imports; start no thread."""
-    import torch
-    import torch._dynamo
-    import torch.distributed.fsdp
-    import torch.nn.parallel
-
-    import parformer.cli
-    import parformer.data.corpora
-    import parformer.train.loop
-    import parformer.train.plan
-
-    torch.set_num_threads(1)
+    for name in (
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.nn.parallel",
+        "parformer.cli",
+        "parformer.train.job",
+    ):
+        importlib.import_module(name)
 
 
 def grant(wish: dict[str, Any]) -> list[dict[str, Any]]:
@@ -150,6 +158,8 @@ def grant(wish: dict[str, Any]) -> list[dict[str, Any]]:
         place = Path(name)
         children = []
         for rank in range(count):
+            for kind in ("out", "err"):
+                (place / f"{rank}.{kind}").touch()  # a child may not live long enough to do it
             child = os.fork()
             if child == 0:
                 live(wish, rank, place)
@@ -191,8 +201,6 @@ def watch(children: list[int], wish: dict[str, Any], began: float) -> list[tuple
 
 def live(wish: dict[str, Any], rank: int, place: Path) -> None:
     """A child's whole life; it never returns."""
-    import importlib
-
     import parformer.cli
     import parformer.faults
 

@@ -21,7 +21,7 @@ from parformer.recipe import DataConfig, Recipe, TrainConfig
 from parformer.train.loop import Outcome, Silence, train
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, RESULT, start_run
 
-WORDS = "alpha beta gamma delta if then else für return lambda x = 1".split()
+WORDS = ("alpha", "beta", "gamma", "delta", "if", "then", "für", "return", "lambda", "x = 1")
 FAMILIES = ("transformer-xl", "gpt2", "bert")
 
 

@@ -97,7 +97,8 @@ class SelfAttention(Block):
         keep = min(context.memory, all_bnd.shape[1])
         if keep == 0:
             return y_btd, None
-        return y_btd, InputMemory(all_bnd[:, all_bnd.shape[1] - keep :].detach())
+        # contiguous, or the state would hold on to what it forgets
+        return y_btd, InputMemory(all_bnd[:, all_bnd.shape[1] - keep :].detach().contiguous())
 
     def _with_keys(
         self, x_btd: Tensor, state: BlockState | None, context: Context
@@ -339,11 +340,9 @@ class Align(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores_bhtn: Tensor, mask_tn: Tensor) -> Tensor:
-        scores_bhtn = scores_bhtn.contiguous()
-        _, heads, time, keys = scores_bhtn.shape
-        strides = (heads * time * keys, time * keys, keys - 1, 1)
-        first = scores_bhtn.storage_offset() + time - 1
-        return scores_bhtn.as_strided(scores_bhtn.shape, strides, first) + mask_tn
+        time, keys = scores_bhtn.shape[2:]
+        rows_bhn = scores_bhtn.contiguous().flatten(2)[..., time - 1 :]
+        return rows_bhn.unfold(-1, keys, max(keys - 1, 1)) + mask_tn
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

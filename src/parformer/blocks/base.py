@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from parformer.config import ModelConfig
 from parformer.errors import ConfigError
 from parformer.fields import need_at_least
-from parformer.kernels.gelu import gelu_tanh
+from parformer.kernels.activations import gelu_tanh, relu
 from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
 from parformer.pattern import ALPHABET, BlockSpec, Value
@@ -283,7 +283,7 @@ def linear_cost(inputs: int, outputs: int, tokens: int, *, bias: bool, share: fl
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
+    "relu": relu,
     "gelu": F.gelu,
     "gelu-tanh": gelu_tanh,
     "silu": F.silu,

@@ -21,6 +21,8 @@ from parformer.blocks.base import (
     norm_parameters,
 )
 from parformer.config import ModelConfig
+from parformer.kernels import native
+from parformer.kernels.activations import gelu_tanh, linear_gelu
 
 
 @block("f")
@@ -42,15 +44,21 @@ class FeedForward(Block):
     def forward(
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
-        y_btn = self.inner(self.read(x_btd))
-        if self.gated:
-            gate_btn, y_btn = y_btn.chunk(2, dim=-1)
-            y_btn = self.activation(gate_btn) * y_btn
-        else:
-            y_btn = self.activation(y_btn)
+        y_btn = self._activate(self.read(x_btd))
         if self.training and self.inner_dropout:
             y_btn = F.dropout(y_btn, self.inner_dropout)
         return self.write(x_btd, self.out(y_btn)), None
+
+    def _activate(self, x_btd: Tensor) -> Tensor:
+        if native.enabled and self.activation is gelu_tanh and not self.gated:
+            together_btn = linear_gelu(x_btd, self.inner.weight, self.inner.bias)
+            if together_btn is not None:
+                return together_btn
+        y_btn: Tensor = self.inner(x_btd)
+        if self.gated:
+            gate_btn, y_btn = y_btn.chunk(2, dim=-1)
+            return self.activation(gate_btn) * y_btn
+        return self.activation(y_btn)
 
     @classmethod
     def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:

@@ -105,7 +105,7 @@ VERBS = (
   parformer train pocket --corpus python-source --time 3m --run first
   parformer train pocket --pattern '(sfff)x2 (f)x4' --steps 2000 --set train.learning_rate=1e-3
   parformer train mine.toml --corpus 'notes/*.txt' --seed 7
-  torchrun --nproc-per-node 2 -m parformer train par-base --run base --shard""",
+  torchrun --nproc-per-node 2 -m -- parformer train par-base --run base --shard""",
     ),
     Verb(
         "evaluate",

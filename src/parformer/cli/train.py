@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parformer.cli.console import make_console, print_json
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, Stopped
 from parformer.fields import parse_assignment
 from parformer.recipe import Recipe, read_recipe
 
@@ -77,10 +76,13 @@ def run(arguments: argparse.Namespace) -> None:
                 {"run": str(path), "step": outcome.step, "finished": outcome.finished}
                 | dict(outcome.result)
             )
-        else:
+        elif outcome.finished:
             screen.farewell(path, outcome)
     if not outcome.finished:
-        raise KeyboardInterrupt
+        raise Stopped(
+            f"stopped after step {outcome.step:,}, everything is saved; "
+            f"go on with: parformer train --run {path}"
+        )
 
 
 def read_changes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -195,18 +197,14 @@ class Screen:
 
     def farewell(self, path: Path, outcome: Outcome) -> None:
         console = make_console()
-        if not outcome.finished:
-            print(
-                f"Stopped after step {outcome.step:,}; everything is saved. "
-                f"Go on with: parformer train --run {path}",
-                file=sys.stderr,
-            )
-            return
         for split in ("valid", "test"):
             if split in outcome.result:
                 score = outcome.result[split]
                 console.print(
                     f"{split:<6} {self.in_words(score['loss'])}  {score['tokens']:,} tokens"
                 )
-        console.print(f"model: {path / 'model'}", soft_wrap=True)
-        console.print(f"try:   parformer generate {path} --prompt 'import '", soft_wrap=True)
+        for line in (
+            f"model: {path / 'model'}",
+            f"try:   parformer generate {path} --prompt 'import '",
+        ):
+            console.print(line, soft_wrap=True, markup=False)

@@ -6,7 +6,6 @@ sums are kept in fp32, as hardware for bf16 does it. Emulated bf16 takes several
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,19 +15,26 @@ from torch import Tensor
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear`; under autocast by the faster way that this CPU has."""
-    if torch.is_autocast_enabled("cpu") and slow_half() and x.device.type == "cpu":
-        if torch.get_autocast_dtype("cpu") == torch.bfloat16 and x.dtype != torch.float64:
-            y: Tensor = WidenedLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-            return y
+    if (
+        SLOW_HALF
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and x.device.type == "cpu"
+        and x.dtype != torch.float64
+    ):
+        y: Tensor = WidenedLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return y
     return F.linear(x, weight, bias)
 
 
-@cache
-def slow_half() -> bool:
+def lacks_half() -> bool:
     """Whether this is an x86 CPU without instructions for bf16."""
-    known = getattr(torch.cpu, "get_capabilities", dict)()
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     fast = known.get("avx512_bf16") or known.get("amx_bf16")
     return known.get("architecture") == "x86_64" and not fast
+
+
+SLOW_HALF = lacks_half()
 
 
 class WidenedLinear(torch.autograd.Function):

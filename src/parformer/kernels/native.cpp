@@ -1,7 +1,7 @@
 // Attention and GELU for training on a CPU, each in one pass through the cache.
 //
 // kernels/native.py compiles this file when a training asks for it; kernels/attention.py and
-// kernels/gelu.py say what the functions compute. Every sum has one order, whatever the number
+// kernels/activations.py say what the functions compute. Every sum has one order, whatever the number
 // of threads: a thread takes whole heads, and what several heads add up to is left to torch.
 
 #include <cmath>
@@ -246,15 +246,20 @@ void attention_backward(Gemm gemm, const Shape *shape, const float *q, const flo
   }
 }
 
-// GELU by the tanh formula, which is x · sigmoid(x (a + b x²)), and its slope.
-void gelu_forward(const float *x, float *y, float *slope, int64_t count, int64_t threads) {
+// GELU by the tanh formula, which is v · sigmoid(v (a + b v²)), of v = x + bias, and its slope.
+void gelu_forward(const float *x, const float *bias, float *y, float *slope, int64_t rows,
+                  int64_t columns, int64_t threads) {
   const float a = 1.5957691216057308f, b = 0.07135481282553484f;
-#pragma omp parallel for simd num_threads(threads) schedule(static)
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = x[i], square = value * value;
-    const float gate = 1.0f / (1.0f + exponential(-value * (a + b * square)));
-    y[i] = value * gate;
-    slope[i] = gate + value * gate * (1.0f - gate) * (a + 3.0f * b * square);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t at = row * columns;
+#pragma omp simd
+    for (int64_t i = 0; i < columns; ++i) {
+      const float value = x[at + i] + bias[i], square = value * value;
+      const float gate = 1.0f / (1.0f + exponential(-value * (a + b * square)));
+      y[at + i] = value * gate;
+      slope[at + i] = gate + value * gate * (1.0f - gate) * (a + 3.0f * b * square);
+    }
   }
 }
 

@@ -36,7 +36,7 @@ class Library:
         self.gemm = gemm
         self.attention_forward = typed(library.attention_forward, 11)
         self.attention_backward = typed(library.attention_backward, 16)
-        self.gelu_forward = typed(library.gelu_forward, 5)
+        self.gelu_forward = typed(library.gelu_forward, 7)
 
 
 def typed(function: Callable[..., None], arguments: int) -> Callable[..., None]:

@@ -55,19 +55,29 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint, keep: int) -> Path:
         },
     )
     failpoint("checkpoint.before-rotation")
-    for old in sorted(root.glob("step-*"))[:-keep]:
+    rotate(root, keep)
+    failpoint("checkpoint.after-rotation")
+    return path
+
+
+def rotate(root: Path, keep: int) -> None:
+    """Let all go but the newest."""
+    for old in in_order(root)[:-keep]:
         # renamed first: what is half removed must not look like a checkpoint
         gone = old.with_name(f".{old.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
         old.rename(gone)
         failpoint("checkpoint.during-rotation")
         shutil.rmtree(gone, ignore_errors=True)
-    failpoint("checkpoint.after-rotation")
-    return path
 
 
 def name_of(step: int) -> str:
     return f"step-{step:09d}"
+
+
+def in_order(root: Path) -> list[Path]:
+    """All that are called a checkpoint, the newest last."""
+    return sorted(root.glob("step-*"), key=lambda path: (len(path.name), path.name))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -92,7 +102,7 @@ def newest_checkpoint(root: Path, notice: Callable[[str], None]) -> Checkpoint |
     None where there never was one. Where all are damaged there is no good answer: that is an
     error, for a silent new start would overwrite a long run.
     """
-    found = sorted(root.glob("step-*"), reverse=True)
+    found = in_order(root)[::-1]
     for path in found:
         try:
             checkpoint = read_checkpoint(path)

@@ -140,7 +140,7 @@ def workers_from(
     if count == 1 and "RANK" not in environment:
         raise ConfigError(
             "--shard spreads a model over processes, but there is only this one; start it with "
-            "torchrun --nproc-per-node 2 -m parformer train …"
+            "torchrun --nproc-per-node 2 -m -- parformer train …"
         )
     if place.type == "cuda":
         torch.cuda.set_device(place)

@@ -35,6 +35,7 @@ from parformer.train.run import (
     read_run_tokenizer,
     start_run,
 )
+from parformer.train.session import refuse_misfits
 
 
 def train_model(
@@ -68,7 +69,9 @@ def train_model(
             prepared = read_text(recipe, workers, watch, None, path)
             recipe = fit_vocabulary(recipe, prepared.tokenizer, watch.notice)
             recipe = recipe.replaced({"data.identity": prepared.identity})
-            recipe = decide(recipe, prepared.splits["train"].tokens, workers, watch.notice)
+            tokens = prepared.splits["train"].tokens
+            refuse_misfits(recipe, tokens, workers)
+            recipe = decide(recipe, tokens, workers, watch.notice)
             if workers.first:
                 start_run(path, recipe, prepared.tokenizer)
         watch.about(recipe, prepared, path)

@@ -7,6 +7,7 @@ a signal ends it after the update in hand, with everything saved.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import signal
 import time
@@ -29,7 +30,7 @@ from parformer.recipe import Recipe, TrainConfig
 from parformer.train import checkpoint as checkpoints
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
-from parformer.train.run import CHECKPOINTS, METRICS, MODEL, read_result, write_result
+from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_result, write_result
 from parformer.train.schedule import rate
 from parformer.train.session import Objective, Session
 
@@ -116,11 +117,13 @@ def train(
             checkpoints.sweep(root)
             checkpoints.sweep(path, f"{MODEL}.")
             start = checkpoints.newest_checkpoint(root, watch.notice)
+            checkpoints.rotate(root, config.keep)
             workers.share("" if start is None else checkpoints.name_of(start.step))
         else:
             name = workers.share("")
             start = checkpoints.read_checkpoint(root / name) if name else None
         if start is not None:
+            refuse_other_vocabulary(start.progress, prepared, path)
             compare_machines(start.progress, workers, watch)
         train_tokens = prepared.splits["train"].tokens
         session = Session(recipe, train_tokens, workers=workers, start=start, objective=objective)
@@ -170,6 +173,7 @@ class Journal:
         self.session, self.prepared, self.path = session, prepared, path
         self.metrics, self.tally, self.watch = metrics, tally, watch
         self.config = session.config
+        self.vocabulary = digest_of(prepared)
 
     def log(self, step: int, loss: float, norm: float, speed: float) -> None:
         self.tally.add(loss)
@@ -206,6 +210,7 @@ class Journal:
         progress = {
             "metrics_bytes": length,
             "tally": [self.tally.total, self.tally.count],
+            "vocabulary": self.vocabulary,
             "machine": machine(self.session.workers),
         }
         snapshot = self.session.checkpoint(step, progress)
@@ -254,12 +259,26 @@ def refuse_nonfinite(step: int, loss: Tensor, norm: Tensor, root: Path) -> None:
 
 
 def how_to_go_on(root: Path) -> str:
-    good = sorted(root.glob("step-*"))
+    good = checkpoints.in_order(root)
     kept = f"the last good checkpoint is {good[-1].name}" if good else "there is no checkpoint yet"
     return (
         f"{kept}; start another --run with a lower train.learning_rate, a longer "
         "train.warmup or a smaller train.clip"
     )
+
+
+def digest_of(prepared: Prepared) -> str:
+    """SHA-256 of the vocabulary."""
+    return hashlib.sha256(prepared.tokenizer.to_json().encode()).hexdigest()
+
+
+def refuse_other_vocabulary(progress: Mapping[str, Any], prepared: Prepared, path: Path) -> None:
+    """Weights mean nothing with other words in the places of those that they were trained on."""
+    if progress.get("vocabulary") != digest_of(prepared):
+        raise FolderError(
+            f"{str(path / TOKENIZER)!r} is not the vocabulary that the checkpoint was trained "
+            "with; copy it back, or choose another --run"
+        )
 
 
 def machine(workers: Workers) -> dict[str, Any]:

@@ -122,8 +122,9 @@ def replace_file(path: Path, text: str) -> None:
         sync(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
+        needed = len(text.encode())
         raise FolderError(
-            f"could not write {str(path)!r} ({len(text):,} bytes needed): {folder.reason(error)}"
+            f"could not write {str(path)!r} ({needed:,} bytes needed): {folder.reason(error)}"
         ) from None
 
 

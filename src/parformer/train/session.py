@@ -44,7 +44,7 @@ class Objective(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        self.idle = may_idle(model.config)
+        self.idle = model.config.pooler
         """Whether some parameters may go without a gradient, which DDP has to know."""
 
     def forward(
@@ -53,12 +53,6 @@ class Objective(nn.Module):
         out = self.model(tokens_bt, state, targets_bt)
         assert out.loss is not None
         return out.loss, out.state
-
-
-def may_idle(config: ModelConfig) -> bool:
-    """A pooler is not asked for words, nor the head's own part for words that do not occur."""
-    tied = config.tie_weights and config.tie_projections != "none"
-    return config.pooler or (len(config.clusters) > 1 and not tied)
 
 
 class Session:
@@ -76,12 +70,7 @@ class Session:
         self.recipe, self.config, self.workers = recipe, recipe.train, workers
         shape = training_shape(recipe)
         self.batches = make_batches(recipe, tokens)
-        self.rows = workers.rows(self.config.batch)
-        if (self.rows.stop - self.rows.start) % self.config.accumulate:
-            raise ConfigError(
-                f"train.accumulate {self.config.accumulate} does not divide the "
-                f"{self.rows.stop - self.rows.start} texts of each process; choose a divisor"
-            )
+        self.rows = own_rows(recipe, workers)
         if start is None:
             self.model = build(shape, seed=self.config.seed, device=workers.device)
         else:
@@ -90,7 +79,7 @@ class Session:
         plain = objective(self.model)
         if self.config.compile == "on":
             # Static shapes: a run that goes on must get the very code that it began with.
-            plain.compile(dynamic=False)
+            self.model.compile(dynamic=False)
         self.objective = workers.wrap(plain, self.model.blocks)
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.config)
@@ -212,9 +201,14 @@ def restore(
 
 def training_shape(recipe: Recipe) -> ModelConfig:
     """The model with the lengths that it trains with."""
-    config = recipe.train
+    config, length, limit = recipe.train, train_length(recipe), recipe.model.max_len
+    if limit and length > limit:
+        raise ConfigError(
+            f"train.tgt_len {length} exceeds the model's window of {limit}; "
+            "lower it or raise model.max_len"
+        )
     return recipe.model.replaced(
-        tgt_len=train_length(recipe),
+        tgt_len=length,
         mem_len=recipe.model.mem_len if config.mem_len < 0 else config.mem_len,
         clamp_len=config.clamp_len,
         same_length=False,
@@ -225,15 +219,27 @@ def train_length(recipe: Recipe) -> int:
     return recipe.train.tgt_len or recipe.model.step_len
 
 
+def own_rows(recipe: Recipe, workers: Workers) -> slice:
+    """The rows of every batch that this process reads, in whole pieces."""
+    rows = workers.rows(recipe.train.batch)
+    if (rows.stop - rows.start) % recipe.train.accumulate:
+        raise ConfigError(
+            f"train.accumulate {recipe.train.accumulate} does not divide the "
+            f"{rows.stop - rows.start} texts of each process; choose a divisor"
+        )
+    return rows
+
+
+def refuse_misfits(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
+    """Find what no session could be made of, before anything is written down."""
+    make_batches(recipe, tokens)
+    own_rows(recipe, workers)
+
+
 def make_batches(recipe: Recipe, tokens: Tokens) -> Batches:
     """Streams for models that carry a memory, windows for others."""
     config, shape = recipe.train, training_shape(recipe)
     length = train_length(recipe)
-    if shape.max_len and length > shape.max_len:
-        raise ConfigError(
-            f"train.tgt_len {length} exceeds the model's window of {shape.max_len}; "
-            "lower it or raise model.max_len"
-        )
     remembers = shape.causal and shape.positions in ("relative", "none") and shape.mem_len > 0
     if config.order == "streams" and not remembers:
         raise ConfigError(

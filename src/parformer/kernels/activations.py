@@ -1,0 +1,109 @@
+"""What do non-linearities cost in training, and must they?
+
+GELU by the tanh formula is computed once instead of twice: its slope is kept for the
+gradient (native.cpp has the loop). ReLU is fast as it is, but torch.compile on a CPU stores
+whether a number was positive bit by bit, which takes ten times as long as the ReLU itself;
+as an operator of its own it is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from parformer.kernels import native
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """GELU of a linear map, if it can take the compiled way; the bias is added on that way."""
+    if (
+        native.enabled
+        and torch.is_grad_enabled()
+        and bias is not None
+        and x.dtype == weight.dtype == torch.float32
+        and x.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+    ):
+        y: Tensor = gelu_with_slope(F.linear(x, weight), bias)[0]
+        return y
+    return None
+
+
+@torch.library.custom_op("parformer::gelu_with_slope", mutates_args=(), device_types="cpu")
+def gelu_with_slope(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    library = native.library()
+    assert library is not None
+    x, bias = x.contiguous(), bias.contiguous()
+    y, slope = torch.empty_like(x), torch.empty_like(x)
+    addresses = (x.data_ptr(), bias.data_ptr(), y.data_ptr(), slope.data_ptr())
+    columns = bias.shape[0]
+    library.gelu_forward(*addresses, x.numel() // columns, columns, torch.get_num_threads())
+    return y, slope
+
+
+@gelu_with_slope.register_fake
+def _(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+def keep_slope(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def times_slope(ctx: Any, dy: Tensor | None, _: object) -> tuple[Tensor | None, Tensor | None]:
+    if dy is None:
+        return None, None
+    dx = dy * ctx.saved_tensors[0]
+    return dx, dx.flatten(0, -2).sum(0)
+
+
+gelu_with_slope.register_autograd(times_slope, setup_context=keep_slope)
+
+
+def relu(x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling() and torch.is_grad_enabled() and x.device.type == "cpu":
+        y: Tensor = whole_relu(x)
+        return y
+    return torch.relu(x)
+
+
+@torch.library.custom_op("parformer::relu", mutates_args=(), device_types="cpu")
+def whole_relu(x: Tensor) -> Tensor:
+    return torch.relu(x).contiguous()
+
+
+@torch.library.custom_op("parformer::relu_gradient", mutates_args=(), device_types="cpu")
+def relu_gradient(dy: Tensor, y: Tensor) -> Tensor:
+    dx: Tensor = torch.ops.aten.threshold_backward(dy, y, 0).contiguous()
+    return dx
+
+
+@whole_relu.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@relu_gradient.register_fake
+def _(dy: Tensor, y: Tensor) -> Tensor:
+    return y.new_empty(y.shape)
+
+
+def keep_result(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+
+
+def where_positive(ctx: Any, dy: Tensor) -> Tensor:
+    dx: Tensor = relu_gradient(dy, ctx.saved_tensors[0])
+    return dx
+
+
+whole_relu.register_autograd(where_positive, setup_context=keep_result)
