@@ -23,7 +23,6 @@ settings.register_profile(
 settings.load_profile("parformer")
 
 
-
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing is kept where the person who runs the tests keeps things."""

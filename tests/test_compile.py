@@ -107,7 +107,7 @@ def test_an_adaptive_vocabulary_trains_compiled() -> None:
 
 
 def test_what_needs_no_gradient_runs_as_it_is() -> None:
-    model = make("relative")
+    model = make("learned")
     model.compile(backend="aot_eager", fullgraph=True, dynamic=False)
     with torch.no_grad():
         model(torch.arange(12).view(2, 6))

@@ -378,6 +378,10 @@ def test_a_name_without_toml_is_a_preset() -> None:
         ("", r"has no \[model\] table; 'parformer show' prints one"),
         ("model = 5", r"'model' in .* must be a table"),
         ("[model]\nfamily = 'gpt2'", "missing field 'pattern'"),
+        (
+            "extends = 'pocket'\n[trian]\nsteps = 3",
+            "unknown table or name 'trian'; did you mean 'train'",
+        ),
         ("extends = 'par-bse'\n[model]\n", "unknown preset 'par-bse'; did you mean 'par-base'"),
         ("extends = 3\n[model]\n", "unknown preset '3'"),
         ("extends = 'pocket'\n[model]\nd_modell = 3", "did you mean 'd_model'"),

@@ -301,7 +301,9 @@ def test_harmless_code_is_not_complained_about(source: str) -> None:
 # Public
 
 
-@pytest.mark.parametrize("package", ["parformer", "parformer.blocks", "parformer.data", "parformer.measure"])
+@pytest.mark.parametrize(
+    "package", ["parformer", "parformer.blocks", "parformer.data", "parformer.measure"]
+)
 def test_public_names_all_resolve(package: str) -> None:
     module = importlib.import_module(package)
     assert len(set(module.__all__)) == len(module.__all__)

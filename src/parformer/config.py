@@ -454,6 +454,10 @@ def read_tables(source: str) -> dict[str, Any]:
         raise ConfigError(f"cannot read {source!r}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError too
         raise ConfigError(f"{source!r} is not TOML: {error}") from None
+    try:
+        check_names(tables, (*SECTIONS, "title", "source", "machine", "extends"), "table or name")
+    except ConfigError as error:
+        raise ConfigError(f"{source!r}: {error}") from None
     for section in SECTIONS:
         if not isinstance(tables.get(section, {}), dict):
             raise ConfigError(f"{section!r} in {source!r} must be a table, [{section}]")

@@ -17,8 +17,8 @@ from parformer.train.allocator import keep_memory
 {call}
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(16):
-        torch.ones(2**24)  # 64 MB, twice what the C library keeps by itself
+    for _ in range(6):
+        torch.ones(2**26)  # 256 MB, more than the C library keeps by itself
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults()
 print(faults())
@@ -35,9 +35,9 @@ def test_freed_memory_stays_with_the_process() -> None:
         program = [sys.executable, "-c", PROGRAM.format(call=call)]
         return int(subprocess.run(program, capture_output=True, check=True, text=True).stdout)
 
-    pages = 16 * 2**26 // 4096
-    assert run("assert keep_memory()") < pages / 4
-    assert run("") > pages / 2
+    pages = 6 * 2**28 // 4096
+    assert run("assert keep_memory()") < pages / 2
+    assert run("") > 0.9 * pages
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])

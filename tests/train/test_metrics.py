@@ -89,7 +89,7 @@ def test_tensorboard_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.Mon
         return real(name, *given)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert open_board(tmp_path) is None
+    assert open_board(tmp_path, 0) is None
     monkeypatch.undo()
 
     class Board:
@@ -103,9 +103,13 @@ def test_tensorboard_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.Mon
             self.closed = True
 
     board = Board()
-    monkeypatch.setattr("parformer.train.metrics.open_board", lambda _: board)
-    metrics = Metrics(tmp_path / "metrics.jsonl", 0, tensorboard=tmp_path / "board")
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "parformer.train.metrics.open_board", lambda _, step: asked.append(step) or board
+    )
+    metrics = Metrics(tmp_path / "metrics.jsonl", 0, tensorboard=tmp_path / "board", step=2)
     metrics.add(3, {"loss": 1.5, "words": "none"})
     metrics.close()
     assert board.rows == [("loss", 1.5, 3)]
     assert board.closed
+    assert asked == [2]

@@ -204,6 +204,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / runs.CONFIG).write_text("")
     with only_one(tmp_path):  # noqa: SIM117 - the second must fail while the first holds
         with (
             pytest.raises(FolderError, match="another process is training in") as caught,
@@ -277,3 +278,11 @@ def test_a_run_is_opened_once_it_has_a_model(tmp_path: Path) -> None:
     alone = open_run(run / "model")
     assert (alone.folder, alone.recipe, alone.identity) == (run / "model", None, "")
     assert alone.tokenizer is not None
+
+
+def test_a_run_that_never_began_leaves_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    make_folder(path)
+    with pytest.raises(ValueError, match="no text"), only_one(path):
+        raise ValueError("no text")
+    assert not path.exists()

@@ -127,7 +127,7 @@ def run_name(model: str, recipe: Recipe | None) -> str:
     words = [Path(model).stem, Path(recipe.data.corpus).stem]
     if recipe.train.seed:
         words.append(str(recipe.train.seed))
-    return re.sub(r"[^\w.-]+", "-", "-".join(words)).strip("-.") or "run"
+    return re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-.") or "run"
 
 
 class Screen:

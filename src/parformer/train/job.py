@@ -105,6 +105,10 @@ def read_text(
             raise CorpusError(
                 f"{data.corpus!r} has no {split} split; training needs train and valid"
             )
+        if len(prepared.splits[split].tokens) < 2:
+            raise CorpusError(
+                f"the {split} split of {data.corpus!r} has a single token; give a longer text"
+            )
     if workers.first:
         workers.share("ready")
     return prepared

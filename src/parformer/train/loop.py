@@ -127,16 +127,17 @@ def train(
             compare_machines(start.progress, workers, watch)
         train_tokens = prepared.splits["train"].tokens
         session = Session(recipe, train_tokens, workers=workers, start=start, objective=objective)
+        first = 0 if start is None else start.step
         metrics, tally = None, Tally()
         if start is not None:
             tally = Tally(float(start.progress["tally"][0]), int(start.progress["tally"][1]))
         if workers.first:
             length = 0 if start is None else int(start.progress["metrics_bytes"])
-            metrics = Metrics(path / METRICS, length, tensorboard=path / "tensorboard")
+            board = path / "tensorboard"
+            metrics = Metrics(path / METRICS, length, tensorboard=board, step=first)
             stack.callback(metrics.close)
         stop = stack.enter_context(stop_signals())
         journal = Journal(session, prepared, path, metrics, tally, watch)
-        first = 0 if start is None else start.step
         watch.start(first, config.steps)
         saved = began = time.monotonic()
         for step in range(first, config.steps):

@@ -21,7 +21,9 @@ from parformer.folder import reason
 class Metrics:
     """The file of one run, open for writing at its end."""
 
-    def __init__(self, path: Path, length: int, *, tensorboard: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, length: int, *, tensorboard: Path | None = None, step: int = 0
+    ) -> None:
         self.path = path
         try:
             size = path.stat().st_size if path.exists() else 0
@@ -35,7 +37,7 @@ class Metrics:
             self.file.seek(0, os.SEEK_END)
         except OSError as error:
             raise FolderError(f"cannot write {str(path)!r}: {reason(error)}") from None
-        self.board = None if tensorboard is None else open_board(tensorboard)
+        self.board = None if tensorboard is None else open_board(tensorboard, step)
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """One line; numbers also go to TensorBoard where it is installed."""
@@ -68,13 +70,13 @@ class Metrics:
             self.board.close()
 
 
-def open_board(path: Path) -> Any:
-    """TensorBoard's writer, if the package is there."""
+def open_board(path: Path, step: int) -> Any:
+    """TensorBoard's writer, if the package is there; it forgets what came after `step`."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(path))
+    return SummaryWriter(str(path), purge_step=step + 1)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -8,11 +8,11 @@ stopped; a command that asks for something else is refused and changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def make_folder(path: Path) -> None:
         raise FolderError(f"cannot write to the run folder {str(path)!r}: it is read-only")
 
 
-@contextmanager
+@contextlib.contextmanager
 def only_one(path: Path) -> Iterator[None]:
     """Two processes must not write into one run; the lock goes with the process that holds it."""
     try:
@@ -109,6 +109,10 @@ def only_one(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if not is_run(path):  # nothing came of it: leave no trace
+            with contextlib.suppress(OSError):
+                (path / LOCK).unlink()
+                path.rmdir()
         os.close(handle)
 
 
