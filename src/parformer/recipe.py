@@ -103,6 +103,8 @@ class TrainConfig:
     """Numbers that matrices are multiplied in; auto tries which is faster here."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Let torch.compile fuse the step; auto does so where a run is long enough to gain."""
+    kernels: Literal["auto", "native", "plain"] = "auto"
+    """Attention and GELU compiled for this very CPU, or torch's own; auto asks for a compiler."""
     threads: int = 0
     """CPU threads; 0 means as many as torch takes."""
 

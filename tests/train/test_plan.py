@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from parformer.data.letters import Bytes
+from parformer.kernels import native
 from parformer.recipe import Recipe, read_recipe
 from parformer.train import plan
 from parformer.train.distributed import Workers
@@ -18,6 +19,7 @@ TOKENS = make_prepared().splits["train"].tokens
 
 OPEN: dict[str, Any] = {
     "train__precision": "auto",
+    "train__kernels": "auto",
     "train__compile": "auto",
     "train__threads": 0,
     "train__evaluate_every": 0,
@@ -48,6 +50,7 @@ def test_nothing_is_left_open(family: str) -> None:
     train = recipe.train
     assert train.precision in ("fp32", "bf16")
     assert train.compile == "off"  # eight steps never gain what compiling costs
+    assert train.kernels == ("plain" if native.library() is None else "native")
     assert train.threads >= 1
     assert train.evaluate_every == 1
     assert recipe.replaced({n.replace("__", "."): v for n, v in OPEN.items()}) == make_recipe(

@@ -69,6 +69,7 @@ OTHER: dict[str, Any] = {
 }
 CHANGED_FREELY: dict[str, Any] = {
     "train.threads": 2,
+    "train.kernels": "native",
     "train.log_every": 5,
     "train.evaluate_every": 3,
     "train.evaluate_tokens": 100,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from parformer.data.batches import Batch, MaskedWindows, Streams, Windows
 from parformer.errors import ConfigError, FolderError
+from parformer.kernels import native
 from parformer.model import Model, State
 from parformer.recipe import Recipe, TrainConfig
 from parformer.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -66,6 +67,26 @@ def test_every_optimizer_goes_on_bit_for_bit(optimizer: str) -> None:
     again = make_session(recipe, broken.checkpoint(7, {}))
     assert seen + go_on(again, 7, 9) == expected
     assert bits(again.checkpoint(9, {})) == bits(whole.checkpoint(9, {}))
+
+
+@pytest.mark.parametrize("family", ["transformer-xl", "gpt2"])
+def test_compiled_kernels_go_on_bit_for_bit(family: str) -> None:
+    if native.library() is None:
+        pytest.skip("there is no compiler here")
+    plain = go_on(make_session(make_recipe(family, model__dropout=0.0)), 0, 6)
+    recipe = make_recipe(family, model__dropout=0.0, train__kernels="native")
+    try:
+        whole, broken = make_session(recipe), make_session(recipe)
+        expected = go_on(whole, 0, 6)
+        seen = go_on(broken, 0, 4)
+        again = make_session(recipe, broken.checkpoint(4, {}))
+        assert seen + go_on(again, 4, 6) == expected
+        assert bits(again.checkpoint(6, {})) == bits(whole.checkpoint(6, {}))
+    finally:
+        native.enable(False)
+    for ours, theirs in zip(expected, plain, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+    assert expected != plain
 
 
 def test_a_long_memory_goes_on_bit_for_bit() -> None:

@@ -52,6 +52,7 @@ def make_recipe(family: str = "transformer-xl", /, **changes: Any) -> Recipe:
         tgt_len=8,
         precision="fp32",
         compile="off",
+        kernels="plain",
         threads=1,
         log_every=1,
         evaluate_every=4,

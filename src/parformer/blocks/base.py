@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from parformer.config import ModelConfig
 from parformer.errors import ConfigError
 from parformer.fields import need_at_least
+from parformer.kernels import half
 from parformer.kernels.activations import gelu_tanh, relu
-from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
 from parformer.pattern import ALPHABET, BlockSpec, Value
 
@@ -158,7 +158,9 @@ class Linear(Direct, nn.Linear):
         weight = cast(Tensor, own["weight"])
         if self.packed is not None and self.packed.fits(x, weight):
             return self.packed.linear(x, weight, own["bias"])
-        return linear(x, weight, own["bias"])
+        if half.SLOW_HALF and torch.is_autocast_enabled("cpu"):
+            return half.linear(x, weight, own["bias"])
+        return F.linear(x, weight, own["bias"])
 
     def pack(self, rows: int) -> bool:
         """Lay the weight out for this many rows; whether that was possible."""

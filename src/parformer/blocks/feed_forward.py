@@ -44,21 +44,20 @@ class FeedForward(Block):
     def forward(
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
-        y_btn = self._activate(self.read(x_btd))
+        read_btd = self.read(x_btd)
+        y_btn = None
+        if native.enabled and self.activation is gelu_tanh and not self.gated:
+            y_btn = linear_gelu(read_btd, self.inner.weight, self.inner.bias)
+        if y_btn is None:
+            y_btn = self.inner(read_btd)
+            if self.gated:
+                gate_btn, y_btn = y_btn.chunk(2, dim=-1)
+                y_btn = self.activation(gate_btn) * y_btn
+            else:
+                y_btn = self.activation(y_btn)
         if self.training and self.inner_dropout:
             y_btn = F.dropout(y_btn, self.inner_dropout)
         return self.write(x_btd, self.out(y_btn)), None
-
-    def _activate(self, x_btd: Tensor) -> Tensor:
-        if native.enabled and self.activation is gelu_tanh and not self.gated:
-            together_btn = linear_gelu(x_btd, self.inner.weight, self.inner.bias)
-            if together_btn is not None:
-                return together_btn
-        y_btn: Tensor = self.inner(x_btd)
-        if self.gated:
-            gate_btn, y_btn = y_btn.chunk(2, dim=-1)
-            return self.activation(gate_btn) * y_btn
-        return self.activation(y_btn)
 
     @classmethod
     def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:

@@ -23,6 +23,7 @@ from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
 from parformer.errors import ConfigError, CorpusError
 from parformer.recipe import Recipe
+from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
 from parformer.train.loop import Outcome, Silence, Watch, train
 from parformer.train.plan import decide, fit_vocabulary
@@ -52,6 +53,7 @@ def train_model(
     by hand, which a run must agree to.
     """
     workers, watch = workers or Workers(), watch or Silence()
+    keep_memory()
     with ExitStack() as stack:
         if workers.first:
             if recipe is None and not is_run(path):

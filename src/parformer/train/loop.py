@@ -24,6 +24,7 @@ from parformer.data.tokens import Prepared
 from parformer.errors import FolderError, TrainingError
 from parformer.evaluate.perplexity import Score, evaluate
 from parformer.faults import failpoint
+from parformer.kernels import native
 from parformer.measure.device import describe_device, pinned_threads
 from parformer.model import Model, build_from
 from parformer.recipe import Recipe, TrainConfig
@@ -124,12 +125,12 @@ def train(
             start = checkpoints.read_checkpoint(root / name) if name else None
         if start is not None:
             refuse_other_vocabulary(start.progress, prepared, path)
-            compare_machines(start.progress, workers, watch)
         train_tokens = prepared.splits["train"].tokens
         session = Session(recipe, train_tokens, workers=workers, start=start, objective=objective)
         first = 0 if start is None else start.step
         metrics, tally = None, Tally()
         if start is not None:
+            compare_machines(start.progress, workers, watch)
             tally = Tally(float(start.progress["tally"][0]), int(start.progress["tally"][1]))
         if workers.first:
             length = 0 if start is None else int(start.progress["metrics_bytes"])
@@ -290,6 +291,7 @@ def machine(workers: Workers) -> dict[str, Any]:
         "threads": device.threads,
         "processes": workers.count,
         "sharded": workers.shard,
+        "kernels": "native" if native.enabled else "plain",
         "device": f"{device.cpu}, {device.simd}, {workers.device.type}",
     }
 

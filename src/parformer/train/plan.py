@@ -18,6 +18,7 @@ import torch
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens
 from parformer.data.tokenizers import Tokenizer
+from parformer.kernels.native import library
 from parformer.model import build
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe
@@ -57,6 +58,8 @@ def decide(recipe: Recipe, tokens: Tokens, workers: Workers, notice: Notice) -> 
     changes: dict[str, object] = {}
     if not config.threads:
         changes["train.threads"] = torch.get_num_threads()
+    if config.kernels == "auto":
+        changes["train.kernels"] = workers.share(find_kernels(workers))
     if config.precision == "auto":
         changes["train.precision"] = workers.share(find_precision(recipe, workers, notice))
     recipe = recipe.replaced(changes)
@@ -120,6 +123,12 @@ def can_compile(workers: Workers) -> bool:
     if workers.shard:
         return False
     return workers.device.type != "cpu" or any(map(shutil.which, ("g++", "clang++", "c++")))
+
+
+def find_kernels(workers: Workers) -> str:
+    """Kernels made for this CPU where it is a CPU that trains, and can compile them."""
+    native = workers.device.type == "cpu" and library() is not None
+    return "native" if native else "plain"
 
 
 def find_precision(recipe: Recipe, workers: Workers, notice: Notice) -> str:

@@ -34,6 +34,7 @@ BEFORE_RUN = {LOCK, TOKENIZER, f".{TOKENIZER}.new", f".{CONFIG}.new"}
 
 FREE = {
     "train.threads",
+    "train.kernels",
     "train.log_every",
     "train.evaluate_every",
     "train.evaluate_tokens",
@@ -43,12 +44,13 @@ FREE = {
     "data.local",
 }
 """What may change from one start of a run to the next: no weight depends on it, save that
-another number of threads adds numbers in another order."""
+other threads or kernels add numbers in another order."""
 
 OPEN: dict[str, object] = {
     "train.threads": 0,
     "train.precision": "auto",
     "train.compile": "auto",
+    "train.kernels": "auto",
     "train.evaluate_every": 0,
     "data.identity": "",
 }

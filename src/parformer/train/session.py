@@ -21,6 +21,7 @@ from parformer.blocks.base import Block, BlockState
 from parformer.config import ModelConfig
 from parformer.data.batches import Batches, MaskedWindows, Streams, Tokens, Windows, number_for
 from parformer.errors import ConfigError, FolderError
+from parformer.kernels import native
 from parformer.model import Model, State, build, build_from
 from parformer.recipe import Recipe
 from parformer.train.checkpoint import Checkpoint
@@ -76,6 +77,7 @@ class Session:
         else:
             self.model = build_from(shape, dict(start.weights)).to(workers.device)
         self.model.train()
+        native.enable(self.config.kernels == "native")
         plain = objective(self.model)
         if self.config.compile == "on":
             # Static shapes: a run that goes on must get the very code that it began with.
