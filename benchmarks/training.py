@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ import parformer as pf
 from parformer.kernels import native
 from parformer.measure import Comparison, Receipt, measure_latency
 from parformer.train.allocator import keep_memory
+from parformer.train.optimizers import clip_gradients
 
 LOSSES = 20
 """Steps whose losses are compared, before anything is timed."""
@@ -99,6 +101,9 @@ class Trainer:
         model, self.loss = make(task, compiled=candidate.compiled)
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, fused=True)
+        # each as it trains: Parformer has a clipping of its own
+        own = candidate.library == "parformer"
+        self.clip: Callable[..., Tensor] = clip_gradients if own else nn.utils.clip_grad_norm_
         self.half = task.precision == "bf16"
         generator = torch.Generator().manual_seed(1)
         shape = (LOSSES, task.batch, task.window + 1)
@@ -113,7 +118,7 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
             loss = self.loss(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.clip(self.parameters, 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(loss.detach())
@@ -293,8 +298,10 @@ def main(arguments: list[str] | None = None) -> None:
         name = f"training-{precision}"
         note(f"{name} …")
         lines = one_table(Task(precision=precision, **size), names, given.rounds)
-        command = f"`python benchmarks/training.py --precision {precision}`"
-        text = "\n".join([*lines, f"{command} — {Receipt.issue(name).line()}"])
+        # the very command: fewer threads, rounds or candidates make another table
+        options = [o for o in arguments or sys.argv[1:] if o != "--write"]
+        command = shlex.join(["python", "benchmarks/training.py", *options])
+        text = "\n".join([*lines, f"`{command}` — {Receipt.issue(name).line()}"])
         print(text, end="\n\n")
         if given.write:
             write(name, text)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from parformer.blocks.base import ACTIVATIONS, Cost, Shape, linear_cost, make_norm, norm_parameters
 from parformer.config import ModelConfig
 from parformer.errors import InputError
+from parformer.kernels.entropy import cross_entropy
 from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
 
@@ -172,7 +173,7 @@ class FlatHead(Head):
         return linear(x_btd, self.weight, self.bias)
 
     def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
-        return F.cross_entropy(widen(self.logits(x_nd)), targets_n, reduction="none")
+        return cross_entropy(widen(self.logits(x_nd)), targets_n)
 
 
 class ClusterHead(Head):

@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import parformer as pf
 from parformer.kernels import native
-from parformer.kernels.activations import gelu_tanh, linear_gelu
+from parformer.kernels.activations import gelu_tanh, linear_gelu, times_slope
 from parformer.kernels.attention import MOST_KEYS, attention, usable
+from parformer.kernels.entropy import cross_entropy
 from parformer.model import Model
 from tests.conftest import lively, noise, small_config
 
@@ -206,3 +207,47 @@ def test_without_what_it_needs_all_goes_the_plain_way(
     monkeypatch.setattr(native, "_failed", False)
     assert not native.enable()
     assert not native.enabled
+
+
+@needs_compiler
+@pytest.mark.parametrize(("tokens", "words"), [(1, 1), (1, 300), (7, 13), (130, 257), (64, 1024)])
+@pytest.mark.parametrize("spread", [1.0, 60.0])
+def test_the_loss_and_its_gradient(compiled: None, tokens: int, words: int, spread: float) -> None:
+    logits_nv = (spread * noise(tokens, words, dtype=torch.float32)).requires_grad_()
+    targets_n = torch.randint(words, (tokens,), generator=torch.Generator().manual_seed(1))
+    weights_n = noise(tokens, dtype=torch.float32, seed=2)
+    losses_n = cross_entropy(logits_nv, targets_n)
+    assert "parformer" in type(losses_n.grad_fn).__name__
+    (gradient_nv,) = torch.autograd.grad(losses_n @ weights_n, logits_nv)
+    exact_nv = logits_nv.detach().double().requires_grad_()
+    expected_n = F.cross_entropy(exact_nv, targets_n, reduction="none")
+    (wanted_nv,) = torch.autograd.grad(expected_n @ weights_n.double(), exact_nv)
+    torch.testing.assert_close(losses_n.double(), expected_n, rtol=2e-6, atol=2e-5)
+    torch.testing.assert_close(gradient_nv.double(), wanted_nv, rtol=1e-5, atol=2e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_shows(compiled: None, bad: float) -> None:
+    logits_nv = noise(3, 40, dtype=torch.float32)
+    logits_nv[1, 7] = bad
+    losses_n = cross_entropy(logits_nv.requires_grad_(), torch.tensor([1, 2, 3]))
+    assert torch.isfinite(losses_n).tolist() == [True, False, True]
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, 63, 64, 65, 200])
+def test_the_gradient_of_a_bias_does_not_depend_on_threads(compiled: None, rows: int) -> None:
+    dy, slope = noise(rows, 24, dtype=torch.float32), noise(rows, 24, dtype=torch.float32, seed=1)
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(times_slope(dy, slope))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0][0], dy * slope)
+    torch.testing.assert_close(found[0][1], (dy * slope).sum(0))
+    for one, three in zip(*found, strict=True):
+        assert torch.equal(one, three)

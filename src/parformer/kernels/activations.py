@@ -16,6 +16,9 @@ from torch import Tensor
 
 from parformer.kernels import native
 
+ROWS = 64
+"""How many rows of a bias' gradient are added up at a time."""
+
 
 def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
@@ -59,14 +62,31 @@ def keep_slope(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Te
     ctx.set_materialize_grads(False)
 
 
-def times_slope(ctx: Any, dy: Tensor | None, _: object) -> tuple[Tensor | None, Tensor | None]:
+@torch.library.custom_op("parformer::times_slope", mutates_args=(), device_types="cpu")
+def times_slope(dy: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    library = native.library()
+    assert library is not None
+    dy, columns = dy.contiguous(), slope.shape[-1]
+    rows = slope.numel() // columns
+    dx, sums = torch.empty_like(slope), slope.new_empty(-(-rows // ROWS), columns)
+    addresses = (dy.data_ptr(), slope.data_ptr(), dx.data_ptr(), sums.data_ptr())
+    library.gelu_backward(*addresses, rows, columns, ROWS, torch.get_num_threads())
+    return dx, sums.sum(0)
+
+
+@times_slope.register_fake
+def _(dy: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    return slope.new_empty(slope.shape), slope.new_empty(slope.shape[-1:])
+
+
+def gradients(ctx: Any, dy: Tensor | None, _: object) -> tuple[Tensor | None, Tensor | None]:
     if dy is None:
         return None, None
-    dx = dy * ctx.saved_tensors[0]
-    return dx, dx.flatten(0, -2).sum(0)
+    dx, d_bias = times_slope(dy, ctx.saved_tensors[0])
+    return dx, d_bias
 
 
-gelu_with_slope.register_autograd(times_slope, setup_context=keep_slope)
+gelu_with_slope.register_autograd(gradients, setup_context=keep_slope)
 
 
 def relu(x: Tensor) -> Tensor:

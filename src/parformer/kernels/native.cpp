@@ -263,4 +263,57 @@ void gelu_forward(const float *x, const float *bias, float *y, float *slope, int
   }
 }
 
+// dx = dy · slope, and what each column of it adds up to in every `chunk` rows: the bias' gradient,
+// in an order that does not depend on threads.
+void gelu_backward(const float *dy, const float *slope, float *dx, float *sums, int64_t rows,
+                   int64_t columns, int64_t chunk, int64_t threads) {
+  const int64_t chunks = (rows + chunk - 1) / chunk;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t c = 0; c < chunks; ++c) {
+    float *sum = sums + c * columns;
+    std::memset(sum, 0, columns * sizeof(float));
+    const int64_t end = (c + 1) * chunk < rows ? (c + 1) * chunk : rows;
+    for (int64_t row = c * chunk; row < end; ++row) {
+      const int64_t at = row * columns;
+#pragma omp simd
+      for (int64_t i = 0; i < columns; ++i) {
+        const float value = dy[at + i] * slope[at + i];
+        dx[at + i] = value;
+        sum[i] += value;
+      }
+    }
+  }
+}
+
+// Of every row of logits: the log of the sum of exponentials, and by how much it exceeds the target.
+void cross_entropy_forward(const float *logits, const int64_t *targets, float *losses,
+                           float *totals, int64_t rows, int64_t columns, int64_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const float *line = logits + row * columns;
+    float largest = line[0], sum = 0;
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < columns; ++i) largest = line[i] > largest ? line[i] : largest;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < columns; ++i) sum += exponential(line[i] - largest);
+    totals[row] = largest + std::log(sum);
+    losses[row] = totals[row] - line[targets[row]];
+  }
+}
+
+// (softmax − 1 at the target) times the gradient of the row's loss.
+void cross_entropy_backward(const float *logits, const int64_t *targets, const float *totals,
+                            const float *d_losses, float *d_logits, int64_t rows, int64_t columns,
+                            int64_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const float *line = logits + row * columns;
+    float *d_line = d_logits + row * columns;
+    const float total = totals[row], scale = d_losses[row];
+#pragma omp simd
+    for (int64_t i = 0; i < columns; ++i) d_line[i] = exponential(line[i] - total) * scale;
+    d_line[targets[row]] -= scale;
+  }
+}
+
 }  // extern "C"

@@ -140,7 +140,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     if not gradients:
         return torch.zeros(())
     norm = norm_here(whole_norms(locals_of(gradients), gradients))
-    if limit:
+    # A device that computes on its own is not asked whether it is needed.
+    if limit and (norm.device.type != "cpu" or float(norm) > limit - 1e-6):
         # The same small number as in torch: far below any limit, and 0 / 0 cannot happen.
         scale = (limit / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(locals_of(gradients), scale)

@@ -31,7 +31,7 @@ WORTH = 1.1
 """How many times faster half precision must be: below that its rounding buys nothing."""
 COMPILE_SECONDS = 40.0
 """What compiling costs at most, on two cores: the first steps of a run wait so long."""
-COMPILE_GAIN = 0.15
+COMPILE_GAIN = 0.03
 """The share of a step that fused code saves at least."""
 RESERVE = 0.06
 """The share of a training by the clock that is kept for what was not foreseen."""

@@ -1,0 +1,82 @@
+"""What does the loss cost in training, and must it?
+
+Torch writes the whole table of log-probabilities, then another of zeros for the gradient, then
+the gradient. Here a row's total is all that is kept, and the gradient is written once
+(native.cpp has the loops).
+"""
+
+# n tokens, v vocabulary
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from parformer.kernels import native
+
+
+def cross_entropy(logits_nv: Tensor, targets_n: Tensor) -> Tensor:
+    """Negative log-probability of each target."""
+    if (
+        native.enabled
+        and torch.is_grad_enabled()
+        and logits_nv.dtype == torch.float32
+        and logits_nv.device.type == "cpu"
+    ):
+        losses_n: Tensor = losses_and_totals(logits_nv, targets_n)[0]
+        return losses_n
+    return F.cross_entropy(logits_nv, targets_n, reduction="none")
+
+
+@torch.library.custom_op("parformer::cross_entropy", mutates_args=(), device_types="cpu")
+def losses_and_totals(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
+    library = native.library()
+    assert library is not None
+    logits_nv, targets_n = logits_nv.contiguous(), targets_n.contiguous()
+    losses_n, totals_n = logits_nv.new_empty(len(logits_nv)), logits_nv.new_empty(len(logits_nv))
+    tensors = (logits_nv, targets_n, losses_n, totals_n)
+    sizes = (*logits_nv.shape, torch.get_num_threads())
+    library.cross_entropy_forward(*(tensor.data_ptr() for tensor in tensors), *sizes)
+    return losses_n, totals_n
+
+
+@torch.library.custom_op("parformer::cross_entropy_gradient", mutates_args=(), device_types="cpu")
+def logits_gradient(
+    logits_nv: Tensor, targets_n: Tensor, totals_n: Tensor, d_losses_n: Tensor
+) -> Tensor:
+    library = native.library()
+    assert library is not None
+    tensors = [x.contiguous() for x in (logits_nv, targets_n, totals_n, d_losses_n)]
+    d_logits_nv = torch.empty_like(tensors[0])
+    sizes = (*logits_nv.shape, torch.get_num_threads())
+    addresses = (tensor.data_ptr() for tensor in (*tensors, d_logits_nv))
+    library.cross_entropy_backward(*addresses, *sizes)
+    return d_logits_nv
+
+
+@losses_and_totals.register_fake
+def _(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
+    return logits_nv.new_empty(len(logits_nv)), logits_nv.new_empty(len(logits_nv))
+
+
+@logits_gradient.register_fake
+def _(logits_nv: Tensor, targets_n: Tensor, totals_n: Tensor, d_losses_n: Tensor) -> Tensor:
+    return logits_nv.new_empty(logits_nv.shape)
+
+
+def keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def gradient(ctx: Any, d_losses_n: Tensor | None, _: object) -> tuple[Tensor | None, None]:
+    if d_losses_n is None:
+        return None, None
+    return logits_gradient(*ctx.saved_tensors, d_losses_n), None
+
+
+losses_and_totals.register_autograd(gradient, setup_context=keep)
