@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parformer.kernels import native
+from parformer.kernels.operator import Operator
 
 ROWS = 64
 """How many rows of a bias' gradient are added up at a time."""
@@ -39,8 +40,7 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None
     return None
 
 
-@torch.library.custom_op("parformer::gelu_with_slope", mutates_args=(), device_types="cpu")
-def gelu_with_slope(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def run_gelu(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     library = native.library()
     assert library is not None
     x, bias = x.contiguous(), bias.contiguous()
@@ -51,19 +51,17 @@ def gelu_with_slope(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return y, slope
 
 
-@gelu_with_slope.register_fake
-def _(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def outline_gelu(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
-def keep_slope(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+def keep_slope(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
-@torch.library.custom_op("parformer::times_slope", mutates_args=(), device_types="cpu")
-def times_slope(dy: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+def run_gradient(dy: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     library = native.library()
     assert library is not None
     dy, columns = dy.contiguous(), slope.shape[-1]
@@ -74,8 +72,7 @@ def times_slope(dy: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     return dx, sums.sum(0)
 
 
-@times_slope.register_fake
-def _(dy: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+def outline_gradient(dy: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     return slope.new_empty(slope.shape), slope.new_empty(slope.shape[-1:])
 
 
@@ -86,7 +83,10 @@ def gradients(ctx: Any, dy: Tensor | None, _: object) -> tuple[Tensor | None, Te
     return dx, d_bias
 
 
-gelu_with_slope.register_autograd(gradients, setup_context=keep_slope)
+times_slope = Operator("times_slope", run_gradient, outline_gradient)
+gelu_with_slope = Operator(
+    "gelu_with_slope", run_gelu, outline_gelu, keep=keep_slope, gradient=gradients
+)
 
 
 def relu(x: Tensor) -> Tensor:
@@ -96,28 +96,24 @@ def relu(x: Tensor) -> Tensor:
     return torch.relu(x)
 
 
-@torch.library.custom_op("parformer::relu", mutates_args=(), device_types="cpu")
-def whole_relu(x: Tensor) -> Tensor:
+def run_relu(x: Tensor) -> Tensor:
     return torch.relu(x).contiguous()
 
 
-@torch.library.custom_op("parformer::relu_gradient", mutates_args=(), device_types="cpu")
-def relu_gradient(dy: Tensor, y: Tensor) -> Tensor:
+def run_relu_gradient(dy: Tensor, y: Tensor) -> Tensor:
     dx: Tensor = torch.ops.aten.threshold_backward(dy, y, 0).contiguous()
     return dx
 
 
-@whole_relu.register_fake
-def _(x: Tensor) -> Tensor:
+def outline_relu(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-@relu_gradient.register_fake
-def _(dy: Tensor, y: Tensor) -> Tensor:
+def outline_relu_gradient(dy: Tensor, y: Tensor) -> Tensor:
     return y.new_empty(y.shape)
 
 
-def keep_result(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+def keep_result(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(output)
 
 
@@ -126,4 +122,5 @@ def where_positive(ctx: Any, dy: Tensor) -> Tensor:
     return dx
 
 
-whole_relu.register_autograd(where_positive, setup_context=keep_result)
+relu_gradient = Operator("relu_gradient", run_relu_gradient, outline_relu_gradient)
+whole_relu = Operator("relu", run_relu, outline_relu, keep=keep_result, gradient=where_positive)

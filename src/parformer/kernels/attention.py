@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from parformer.kernels import native
+from parformer.kernels.operator import Operator
 
 MOST_KEYS = 1024
 """With more keys the weights take too much memory to be worth keeping."""
@@ -71,8 +72,7 @@ def attend(
     return y_btd
 
 
-@torch.library.custom_op("parformer::attention", mutates_args=(), device_types="cpu")
-def attention(
+def run_attention(
     q_btd: Tensor,
     kv_bnd: Tensor | None,
     r_hnk: Tensor | None,
@@ -100,8 +100,7 @@ def attention(
     return y_btd.to(q_btd.dtype), weights_bhtn
 
 
-@torch.library.custom_op("parformer::attention_gradient", mutates_args=(), device_types="cpu")
-def attention_gradient(
+def run_gradient(
     dy_btd: Tensor,
     weights_bhtn: Tensor,
     q_btd: Tensor,
@@ -169,8 +168,7 @@ def address(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-@attention.register_fake
-def _(
+def outline_attention(
     q_btd: Tensor,
     kv_bnd: Tensor | None,
     r_hnk: Tensor | None,
@@ -189,8 +187,7 @@ def _(
     return q_btd.new_empty(batch, time, inside), weights
 
 
-@attention_gradient.register_fake
-def _(
+def outline_gradient(
     dy_btd: Tensor,
     weights_bhtn: Tensor,
     q_btd: Tensor,
@@ -223,4 +220,5 @@ def gradient(ctx: Any, dy_btd: Tensor | None, _: object) -> tuple[Tensor | None,
     return (*(None if x is None else next(found) for x in tensors), *(None,) * 5)
 
 
-attention.register_autograd(gradient, setup_context=keep)
+attention_gradient = Operator("attention_gradient", run_gradient, outline_gradient)
+attention = Operator("attention", run_attention, outline_attention, keep=keep, gradient=gradient)

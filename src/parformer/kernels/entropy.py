@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parformer.kernels import native
+from parformer.kernels.operator import Operator
 
 
 def cross_entropy(logits_nv: Tensor, targets_n: Tensor) -> Tensor:
@@ -31,8 +32,7 @@ def cross_entropy(logits_nv: Tensor, targets_n: Tensor) -> Tensor:
     return F.cross_entropy(logits_nv, targets_n, reduction="none")
 
 
-@torch.library.custom_op("parformer::cross_entropy", mutates_args=(), device_types="cpu")
-def losses_and_totals(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
+def run_losses(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
     library = native.library()
     assert library is not None
     logits_nv, targets_n = logits_nv.contiguous(), targets_n.contiguous()
@@ -43,8 +43,7 @@ def losses_and_totals(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Ten
     return losses_n, totals_n
 
 
-@torch.library.custom_op("parformer::cross_entropy_gradient", mutates_args=(), device_types="cpu")
-def logits_gradient(
+def run_gradient(
     logits_nv: Tensor, targets_n: Tensor, totals_n: Tensor, d_losses_n: Tensor
 ) -> Tensor:
     library = native.library()
@@ -57,17 +56,17 @@ def logits_gradient(
     return d_logits_nv
 
 
-@losses_and_totals.register_fake
-def _(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
+def outline_losses(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
     return logits_nv.new_empty(len(logits_nv)), logits_nv.new_empty(len(logits_nv))
 
 
-@logits_gradient.register_fake
-def _(logits_nv: Tensor, targets_n: Tensor, totals_n: Tensor, d_losses_n: Tensor) -> Tensor:
+def outline_gradient(
+    logits_nv: Tensor, targets_n: Tensor, totals_n: Tensor, d_losses_n: Tensor
+) -> Tensor:
     return logits_nv.new_empty(logits_nv.shape)
 
 
-def keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs, output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
@@ -79,4 +78,7 @@ def gradient(ctx: Any, d_losses_n: Tensor | None, _: object) -> tuple[Tensor | N
     return logits_gradient(*ctx.saved_tensors, d_losses_n), None
 
 
-losses_and_totals.register_autograd(gradient, setup_context=keep)
+logits_gradient = Operator("cross_entropy_gradient", run_gradient, outline_gradient)
+losses_and_totals = Operator(
+    "cross_entropy", run_losses, outline_losses, keep=keep, gradient=gradient
+)
