@@ -12,22 +12,34 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from inference import note, table, write
 from torch import Tensor, nn
 
 import parformer as pf
+from parformer.data.letters import Bytes
+from parformer.data.tokens import Prepared, Split
 from parformer.kernels import native
 from parformer.measure import Comparison, Receipt, measure_latency
+from parformer.recipe import read_recipe
 from parformer.train.allocator import keep_memory
+from parformer.train.distributed import Workers
+from parformer.train.loop import Journal, Silence, Tally
+from parformer.train.metrics import Metrics
 from parformer.train.optimizers import clip_gradients
+from parformer.train.session import Session
 
 LOSSES = 20
 """Steps whose losses are compared, before anything is timed."""
@@ -274,6 +286,40 @@ def same_curves(curves: dict[str, list[float]]) -> list[str]:
     ]
 
 
+def loop_share(threads: int, steps: int) -> list[str]:
+    """What reading the batch and writing metrics take of an update, for the preset `pocket`."""
+    recipe = read_recipe("pocket", {"train.precision": "fp32", "train.kernels": "native"})
+    torch.set_num_threads(threads)
+    tokens = np.random.default_rng(0).integers(0, 256, 2_000_000).astype(np.uint8)
+    session = Session(recipe, tokens, workers=Workers())
+    bytes_ = Split(tokens=tokens, bytes=len(tokens), characters=len(tokens), words=1)
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Prepared("random", "", Bytes(), {"train": bytes_}, Path(folder))
+        metrics = Metrics(Path(folder) / "metrics.jsonl", 0)
+        journal = Journal(session, prepared, Path(folder), metrics, Tally(), Silence())
+        spent: dict[str, list[float]] = {"update": [], "data": [], "metrics": []}
+        for step in range(steps):
+            began = time.perf_counter()
+            loss, norm = session.update(step)
+            updated = time.perf_counter()
+            session.batches.at(step)  # once more, for the clock
+            read = time.perf_counter()
+            journal.log(step + 1, float(loss), float(norm), 1.0)
+            written = time.perf_counter()
+            for name, value in zip(
+                spent, (updated - began, read - updated, written - read), strict=True
+            ):
+                spent[name].append(value)
+        metrics.close()
+    update, data = (statistics.median(spent[name]) for name in ("update", "data"))
+    logged = statistics.mean(spent["metrics"])  # a line in ten steps: its mean, not its median
+    return [
+        f"- `pocket`: an update takes {1000 * update:.0f} ms; reading its batch "
+        f"{100 * data / update:.2f}% of that, metrics {100 * logged / update:.2f}%",
+        "",
+    ]
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
@@ -305,6 +351,14 @@ def main(arguments: list[str] | None = None) -> None:
         print(text, end="\n\n")
         if given.write:
             write(name, text)
+    if not given.only and not given.precision:
+        lines = loop_share(given.threads, steps=20 if given.tiny else 100)
+        text = "\n".join(
+            [*lines, f"`python benchmarks/training.py` — {Receipt.issue('loop').line()}"]
+        )
+        print(text)
+        if given.write:
+            write("training-loop", text)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return known[recipe.train.compile]
 
     monkeypatch.setattr(plan, "step_seconds", measured)
+    monkeypatch.setattr(plan, "token_seconds", lambda *_: 0.0)
     monkeypatch.setattr(plan, "can_compile", lambda _: True)
     return known
 
@@ -88,15 +89,34 @@ def test_as_many_steps_as_the_time_allows(seconds: dict[str, float]) -> None:
     recipe, notices = made(make_recipe(train__time=100.0))
     assert recipe.train.steps == pytest.approx(100 * (1 - plan.RESERVE) / 0.05, abs=2)
     assert any("steps of 50 ms fit into 100 s" in notice for notice in notices)
-    faster, _ = made(make_recipe(train__time=1000.0, train__compile="auto"))
+    faster, _ = made(make_recipe(train__time=4000.0, train__compile="auto"))
     assert faster.train.compile == "on"
-    assert faster.train.steps > 1000 * (1 - plan.RESERVE) / 0.05
+    assert faster.train.steps > 4000 * (1 - plan.RESERVE) / 0.05
     short, _ = made(make_recipe(train__time=0.001, train__warmup=50))
     assert (short.train.steps, short.train.warmup) == (1, 1)
     kept, _ = made(make_recipe(train__time=100.0, train__warmup=50))
     assert kept.train.warmup == 50
     cut, _ = made(make_recipe(train__time=2.0, train__warmup=50))
     assert cut.train.warmup == cut.train.steps // 10
+
+
+def test_validation_has_its_share_of_the_time(
+    seconds: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = {"train__evaluate_tokens": 10_000, "train__final_tokens": 5_000}  # 100,000 in all
+    monkeypatch.setattr(plan, "token_seconds", lambda *_: 1e-4)
+    recipe, _ = made(make_recipe(train__time=100.0, **looks))
+    assert recipe.train.steps == pytest.approx((100 * (1 - plan.RESERVE) - 10) / 0.05, abs=2)
+    assert recipe.train.evaluate_tokens == 10_000
+    monkeypatch.setattr(plan, "token_seconds", lambda *_: 3e-4)
+    recipe, _ = made(make_recipe(train__time=100.0, **looks))
+    assert recipe.train.steps == pytest.approx((100 * (1 - plan.RESERVE) - 15) / 0.05, abs=2)
+    assert (recipe.train.evaluate_tokens, recipe.train.final_tokens) == (5_000, 2_500)
+
+
+def test_a_token_is_really_timed() -> None:
+    for family in ("transformer-xl", "gpt2", "bert"):
+        assert 1e-7 < plan.token_seconds(make_recipe(family), TOKENS, Workers()) < 0.1
 
 
 def test_a_step_is_really_timed() -> None:

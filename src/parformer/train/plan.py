@@ -18,6 +18,7 @@ import torch
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens
 from parformer.data.tokenizers import Tokenizer
+from parformer.evaluate.perplexity import evaluate
 from parformer.kernels.native import library
 from parformer.model import build
 from parformer.pattern import Pattern
@@ -33,6 +34,10 @@ COMPILE_SECONDS = 40.0
 """What compiling costs at most, on two cores: the first steps of a run wait so long."""
 COMPILE_GAIN = 0.03
 """The share of a step that fused code saves at least."""
+LOOKING = 0.15
+"""The share of a training by the clock that validation may take; if need be it looks at less."""
+LOOK = 65_536
+"""Tokens that a validation is taken to read where it is to read all."""
 RESERVE = 0.06
 """The share of a training by the clock that is kept for what was not foreseen."""
 
@@ -88,13 +93,20 @@ def with_clock(
         return recipe
     if recipe.train.compile == "on" or config.compile != "auto":
         seconds = step_seconds(recipe, tokens, workers)
-    left = (config.time - (time.monotonic() - began)) * (1 - RESERVE)
+    looks = 9 * (config.evaluate_tokens or LOOK) + 2 * (config.final_tokens or LOOK)
+    looking = looks * token_seconds(recipe, tokens, workers)
+    share = min(1.0, LOOKING * config.time / max(looking, 1e-9))
+    left = (config.time - (time.monotonic() - began)) * (1 - RESERVE) - share * looking
     if recipe.train.compile == "on":
         left -= COMPILE_SECONDS / 2  # the run itself compiles again, from a warm cache
     steps = int(workers.share(str(max(1, int(left / seconds)))))
     notice(f"{steps:,} steps of {1000 * seconds:,.0f} ms fit into {config.time:,.0f} s.")
     # A schedule's warm-up keeps its share when the clock decides how long a run is.
     changes: dict[str, object] = {"train.steps": steps}
+    if share < 1:
+        for name in ("evaluate_tokens", "final_tokens"):
+            tokens_each = int(workers.share(str(int((getattr(config, name) or LOOK) * share))))
+            changes[f"train.{name}"] = max(1024, tokens_each)
     if config.warmup >= steps:
         changes["train.warmup"] = max(1, steps // 10)
     return recipe.replaced(changes)
@@ -116,6 +128,18 @@ def step_seconds(recipe: Recipe, tokens: Tokens, workers: Workers) -> float:
             taken.append(time.perf_counter() - began)
     median = torch.tensor([sorted(taken)[len(taken) // 2]], device=workers.device)
     return float(workers.average(median))
+
+
+def token_seconds(recipe: Recipe, tokens: Tokens, workers: Workers) -> float:
+    """How long a token takes in validation."""
+    model = build(training_shape(recipe), device=workers.device)
+    sample = tokens[: 16 * train_length(recipe) + 1]
+    taken = []
+    for _ in range(2):  # the first is slow
+        began = time.perf_counter()
+        evaluate(model, sample, batch=8)
+        taken.append(time.perf_counter() - began)
+    return min(taken) / len(sample)
 
 
 def can_compile(workers: Workers) -> bool:
