@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 
 from parformer.costs import cost
@@ -49,6 +50,7 @@ SETTINGS = {
     "train.warmup": 100,
     "train.precision": "fp32",
     "train.compile": "off",
+    "train.kernels": "plain",
     "train.threads": 1,
     "train.evaluate_tokens": 16_384,
 }
@@ -67,7 +69,7 @@ def jobs(corpora: list[str]) -> list[tuple[str, str, int]]:
 
 def run_folder(root: Path, corpus: str, pattern: str, seed: int) -> Path:
     letters = Pattern.parse(pattern).letters
-    return root / f"{Path(corpus).name.split('.')[0]}-{letters}-{seed}"
+    return root / f"{title_of(corpus)}-{letters}-{seed}"
 
 
 def train_one(root: Path, corpus: str, pattern: str, seed: int) -> str:
@@ -99,29 +101,47 @@ def read_bits(root: Path, corpus: str, pattern: str) -> list[float]:
 
 
 def shown(values: list[float]) -> str:
-    if not values:
-        return "–"
-    if len(values) == 1:
-        return f"{values[0]:.3f}"
+    if len(values) < 2:
+        return ""
     return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def table(root: Path, corpora: list[str]) -> str:
     """One row per pattern: attention blocks, price, bits on every corpus."""
-    titles = [Path(corpus).name.split(".")[0] for corpus in corpora]
+    titles = [title_of(corpus) for corpus in corpora]
+    columns = " | ".join(f"{title}, seed 0 | three seeds" for title in titles)
     lines = [
-        f"| attention | pattern | | parameters | MFLOPs per token | {' | '.join(titles)} |",
-        f"|---:|---|---|---:|---:|{'---:|' * len(titles)}",
+        f"| attention | pattern | | parameters | MFLOPs per token | {columns} |",
+        f"|---:|---|---|---:|---:|{'---:|' * 2 * len(titles)}",
     ]
     model = {name: value for name, value in SETTINGS.items() if name.startswith("model.")}
     for pattern, words in sorted(PATTERNS.items(), key=lambda item: attention(item[0])):
         price = cost(read_recipe("pocket", {**model, "model.pattern": pattern}).model)
-        bits = " | ".join(shown(read_bits(root, corpus, pattern)) for corpus in corpora)
+        found = [read_bits(root, corpus, pattern) for corpus in corpora]
+        bits = " | ".join(f"{values[0]:.3f} | {shown(values)}" for values in found)
         lines.append(
             f"| {attention(pattern)} | `{Pattern.parse(pattern)}` | {words} | "
             f"{price.parameters:,} | {price.flops / 64 / 1e6:.2f} | {bits} |"
         )
+    for corpus in corpora:
+        lines += ["", paired(root, corpus)]
     return "\n".join(lines)
+
+
+def paired(root: Path, corpus: str) -> str:
+    """PAR against interleaved, seed by seed: both saw the same text in the same order."""
+    _, rule, baseline = (read_bits(root, corpus, pattern) for pattern in REPEATED)
+    gaps = [ours - theirs for ours, theirs in zip(rule, baseline, strict=True)]
+    each = ", ".join(f"{gap:+.3f}" for gap in gaps)
+    share = 100 * statistics.mean(gaps) / statistics.mean(baseline)
+    return (
+        f"{title_of(corpus)}: PAR's rule minus interleaved, seed by seed: {each}; "
+        f"mean {shown(gaps)} bits, {share:+.1f}%."
+    )
+
+
+def title_of(corpus: str) -> str:
+    return Path(corpus).name.split(".")[0]
 
 
 def attention(pattern: str) -> int:
@@ -147,8 +167,10 @@ def picture(root: Path, corpus: str) -> str:
         'font-family="sans-serif" font-size="13" fill="#334">',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
         f'<text x="{left}" y="22" font-size="15" fill="#112">'
-        f"Test bits per byte by number of attention blocks, {Path(corpus).name.split('.')[0]}"
+        f"Test bits per byte by number of attention blocks, {title_of(corpus)}"
         "</text>",
+        f'<text x="{width - 24}" y="{height - 8}" text-anchor="end" font-size="11">'
+        "line and large dots: seed 0; small dots: other seeds</text>",
     ]
     for tick in range(round((high - low) * 10) + 1):
         bits = low + tick / 10
@@ -161,34 +183,31 @@ def picture(root: Path, corpus: str) -> str:
         parts.append(
             f'<text x="{x(count):.1f}" y="{height - 30}" text-anchor="middle">{count}</text>'
         )
-    parts.append(
-        f'<text x="{(left + width - 24) / 2}" y="{height - 8}" text-anchor="middle">'
-        f"attention blocks of {BLOCKS}</text>"
-    )
+    parts.append(f'<text x="{left}" y="{height - 8}">attention blocks of {BLOCKS}</text>')
     line = [p for p in PATTERNS if p in attended and "Sandwich" not in PATTERNS[p]]
     line.sort(key=attention)
-    path = " ".join(f"{x(attention(p)):.1f},{y(statistics.mean(points[p])):.1f}" for p in line)
+    path = " ".join(f"{x(attention(p)):.1f},{y(points[p][0]):.1f}" for p in line)
     parts.append(f'<polyline points="{path}" fill="none" stroke="#7a5cff" stroke-width="2"/>')
     for pattern, bits in points.items():
-        colour = "#e0662f" if "Sandwich" in PATTERNS[pattern] else "#7a5cff"
-        for value in bits:
-            parts.append(
-                f'<circle cx="{x(attention(pattern)):.1f}" cy="{y(value):.1f}" r="4" '
-                f'fill="{colour}" fill-opacity="0.6"/>'
-            )
-        mean = statistics.mean(bits)
+        across, words = x(attention(pattern)), PATTERNS[pattern].split(",")[0]
         if not attention(pattern):
+            words = f"{bits[0]:.2f} without attention, off the chart"
+            parts.append(f'<text x="{across + 8:.1f}" y="{y(high) + 16:.1f}">↑ {words}</text>')
+            continue
+        colour = "#e0662f" if words == "Sandwich" else "#7a5cff"
+        for number, value in enumerate(bits):
             parts.append(
-                f'<text x="{x(0) + 10:.1f}" y="{y(high) + 5:.1f}" fill="#112">'
-                f"↑ {mean:.2f} without attention</text>"
+                f'<circle cx="{across:.1f}" cy="{y(value):.1f}" r="{3 if number else 5}" '
+                f'fill="{colour}" fill-opacity="{0.45 if number else 1}"/>'
             )
-        elif PATTERNS[pattern]:
-            name = PATTERNS[pattern].split(",")[0]
-            below = 20 if "Sandwich" not in name else -12
+        rivals = [points[p][0] for p in attended if attention(p) == attention(pattern)]
+        below = len(rivals) > 1 and bits[0] == min(rivals)
+        crowded = len(rivals) > 1
+        if words:
             parts.append(
-                f'<text x="{x(attention(pattern)):.1f}" y="{y(mean) + below:.1f}" fill="#112" '
-                f'text-anchor="{"end" if attention(pattern) == BLOCKS / 2 else "middle"}">'
-                f"{name}</text>"
+                f'<text x="{across + (-9 if crowded else 9):.1f}" '
+                f'y="{y(bits[0]) + (20 if below else -9):.1f}" fill="#112" '
+                f'text-anchor="{"end" if crowded else "start"}">{words}</text>'
             )
     return "\n".join([*parts, "</svg>", ""])
 
@@ -200,12 +219,12 @@ def write(root: Path, corpora: list[str]) -> None:
     before, _, rest = text.partition(start)
     _, _, after = rest.partition(end)
     device = describe_device(1)
-    receipt = f"Trained on {device.cpu}, one thread each, torch {device.torch}."
+    receipt = f"{device.cpu}, one thread each, torch {device.torch}, {date.today()}."
     body = f"{start}\n{table(root, corpora)}\n\n{receipt}\n{end}"
     DOCUMENT.write_text(before + body + after, "utf-8")
     for corpus in corpora:
-        name = Path(corpus).name.split(".")[0]
-        DOCUMENT.with_name(f"attention-count-{name}.svg").write_text(picture(root, corpus), "utf-8")
+        file = DOCUMENT.with_name(f"attention-count-{title_of(corpus)}.svg")
+        file.write_text(picture(root, corpus), "utf-8")
 
 
 def main() -> None:
