@@ -26,6 +26,7 @@ from parformer.pattern import Pattern, par, sandwich
 from parformer.recipe import read_recipe
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "attention-count.md"
+SCORE = "test.json"
 BLOCKS = 16
 PATTERNS = {
     "(f)x16": "no attention",
@@ -73,30 +74,39 @@ def run_folder(root: Path, corpus: str, pattern: str, seed: int) -> Path:
 
 
 def train_one(root: Path, corpus: str, pattern: str, seed: int) -> str:
+    """Train one model, then read the whole test split with it; what is done is done."""
     path = run_folder(root, corpus, pattern, seed)
-    if (path / "result.json").is_file():
+    if (path / SCORE).is_file():
         return f"{path.name}: there already"
     words = ["train", "pocket", "--corpus", corpus, "--pattern", pattern, "--seed", str(seed)]
     words += ["--run", str(path), "--json"]
     for name, value in SETTINGS.items():
         words += ["--set", f"{name}={value}"]
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "parformer", *words], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        return f"{path.name}: {done.stderr.strip().splitlines()[-1]}"
-    bits = json.loads(done.stdout)["test"]["bits_per_character"]
+    if not (path / "result.json").is_file():
+        call(words)
+    score = call(["evaluate", str(path), "--json"])
+    (path / SCORE).write_text(score, "utf-8")
+    bits = json.loads(score)["bits_per_character"]
     return f"{path.name}: {bits:.3f} bits, {time.monotonic() - began:,.0f} s"
+
+
+def call(words: list[str]) -> str:
+    """What a command of Parformer answers."""
+    command = [sys.executable, "-m", "parformer", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr.strip().splitlines()[-1])
+    return done.stdout
 
 
 def read_bits(root: Path, corpus: str, pattern: str) -> list[float]:
     """Test bits per byte of every seed that is done."""
     found = []
     for seed in range(3):
-        result = run_folder(root, corpus, pattern, seed) / "result.json"
-        if result.is_file():
-            found.append(json.loads(result.read_text())["test"]["bits_per_character"])
+        score = run_folder(root, corpus, pattern, seed) / SCORE
+        if score.is_file():
+            found.append(json.loads(score.read_text())["bits_per_character"])
     return found
 
 

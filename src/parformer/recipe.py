@@ -113,9 +113,9 @@ class TrainConfig:
     evaluate_every: int = 0
     """Steps from one validation to the next; 0 means ten times in the run."""
     evaluate_tokens: int = 65_536
-    """Tokens of the valid split to look at while training; 0 means all."""
-    final_tokens: int = 262_144
-    """Tokens of valid and test to look at when a run is done; `parformer evaluate` reads all."""
+    """Tokens of the valid split to look at, from many places; 0 means all."""
+    final_tokens: int = 1_000_000
+    """Tokens of the test split to look at when a run is done; 0 means all."""
     checkpoint_every: int = 0
     """Steps from one checkpoint to the next; 0 means about once a minute."""
     keep: int = 2

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -22,7 +23,15 @@ from parformer.evaluate.perplexity import evaluate
 from parformer.model import State, load
 from parformer.train import loop
 from parformer.train.distributed import Workers
-from parformer.train.loop import Silence, compare_machines, is_due, machine, stop_signals, train
+from parformer.train.loop import (
+    Silence,
+    compare_machines,
+    is_due,
+    machine,
+    sample,
+    stop_signals,
+    train,
+)
 from parformer.train.session import Objective
 from tests.train.trials import (
     FAMILIES,
@@ -337,3 +346,17 @@ def test_checkpoints_come_by_the_step_or_by_the_clock() -> None:
     assert [step for step in range(1, 9) if is_due(by_step, step, 1e9)] == [2, 4, 6, 8]
     assert not is_due(by_clock, 4, 59.0)
     assert is_due(by_clock, 5, 61.0)
+
+
+def test_a_sample_comes_from_all_over_the_text() -> None:
+    tokens = np.arange(100_000)
+    for limit in (0, 100_000, 200_000):
+        assert sample(tokens, limit) is tokens
+    assert len(sample(tokens, 1)) == 2
+    for limit in (2, 500, 1024, 5000, 65_536, 99_999):
+        taken = sample(tokens, limit)
+        assert 0.98 * limit <= len(taken) <= limit
+        assert (np.diff(taken) > 0).all()  # in order, nothing twice
+    spread = sample(tokens, 65_536)
+    assert spread[0] == 0
+    assert spread[-1] > 98_000

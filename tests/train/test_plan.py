@@ -103,15 +103,15 @@ def test_as_many_steps_as_the_time_allows(seconds: dict[str, float]) -> None:
 def test_validation_has_its_share_of_the_time(
     seconds: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = {"train__evaluate_tokens": 10_000, "train__final_tokens": 5_000}  # 100,000 in all
+    looks = {"train__evaluate_tokens": 9_000, "train__final_tokens": 10_000}  # 100,000 in all
     monkeypatch.setattr(plan, "token_seconds", lambda *_: 1e-4)
     recipe, _ = made(make_recipe(train__time=100.0, **looks))
     assert recipe.train.steps == pytest.approx((100 * (1 - plan.RESERVE) - 10) / 0.05, abs=2)
-    assert recipe.train.evaluate_tokens == 10_000
+    assert recipe.train.evaluate_tokens == 9_000
     monkeypatch.setattr(plan, "token_seconds", lambda *_: 3e-4)
     recipe, _ = made(make_recipe(train__time=100.0, **looks))
     assert recipe.train.steps == pytest.approx((100 * (1 - plan.RESERVE) - 15) / 0.05, abs=2)
-    assert (recipe.train.evaluate_tokens, recipe.train.final_tokens) == (5_000, 2_500)
+    assert (recipe.train.evaluate_tokens, recipe.train.final_tokens) == (4_500, 5_000)
 
 
 def test_a_token_is_really_timed() -> None:

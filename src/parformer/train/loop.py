@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from parformer.data.batches import Tokens
 from parformer.data.tokens import Prepared
 from parformer.errors import FolderError, TrainingError
 from parformer.evaluate.perplexity import Score, evaluate
@@ -35,6 +37,8 @@ from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_res
 from parformer.train.schedule import rate
 from parformer.train.session import Objective, Session
 
+PLACES = 64
+"""Stretches that a sample of a text is taken in."""
 CHECKPOINT_SECONDS = 60.0
 """How often a run is saved when the recipe does not say."""
 
@@ -202,8 +206,14 @@ class Journal:
     def score(self, model: Model, split: str, limit: int) -> Score:
         text = self.prepared.splits[split]
         characters = text.bytes if "byte" in self.prepared.tokenizer.kind else text.characters
+        tokens = sample(text.tokens, limit)
+        share = len(tokens) / len(text.tokens)
         return evaluate(
-            model, text.tokens, batch=8, limit=limit, characters=characters, words=text.words
+            model,
+            tokens,
+            batch=8,
+            characters=round(share * characters),
+            words=round(share * text.words),
         )
 
     def save(self, step: int) -> None:
@@ -237,13 +247,29 @@ class Journal:
         model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
         failpoint("train.before-result")
         result: dict[str, Any] = {"steps": self.config.steps}
-        for split in ("valid", "test"):
+        limits = {"valid": self.config.evaluate_tokens, "test": self.config.final_tokens}
+        for split, limit in limits.items():
             if split in self.prepared.splits:
-                result[split] = self.score(model, split, self.config.final_tokens).to_dict()
+                result[split] = self.score(model, split, limit).to_dict()
                 self.metrics.add(self.config.steps, {f"{split}_loss": result[split]["loss"]})
         self.metrics.settle()
         write_result(self.path, result)
         return result
+
+
+def sample(tokens: Tokens, limit: int) -> Tokens:
+    """At most so many tokens, in stretches from all over the text; 0 means all of it.
+
+    A text is not the same everywhere, least of all where it is made of files: its beginning
+    alone would say little.
+    """
+    if not limit or limit >= len(tokens):
+        return tokens
+    limit = max(limit, 2)  # a single token predicts nothing
+    stretches = max(1, min(PLACES, limit // 1024))
+    each = limit // stretches
+    starts = [i * len(tokens) // stretches for i in range(stretches)]
+    return np.concatenate([tokens[start : start + each] for start in starts])
 
 
 def is_due(config: TrainConfig, step: int, since: float) -> bool:

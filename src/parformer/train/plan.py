@@ -93,7 +93,7 @@ def with_clock(
         return recipe
     if recipe.train.compile == "on" or config.compile != "auto":
         seconds = step_seconds(recipe, tokens, workers)
-    looks = 9 * (config.evaluate_tokens or LOOK) + 2 * (config.final_tokens or LOOK)
+    looks = 10 * (config.evaluate_tokens or LOOK) + (config.final_tokens or LOOK)
     looking = looks * token_seconds(recipe, tokens, workers)
     share = min(1.0, LOOKING * config.time / max(looking, 1e-9))
     left = (config.time - (time.monotonic() - began)) * (1 - RESERVE) - share * looking
