@@ -163,7 +163,7 @@ def picture(root: Path, corpus: str) -> str:
     points = {p: bits for p in PATTERNS if (bits := read_bits(root, corpus, p))}
     attended = {p: bits for p, bits in points.items() if attention(p)}
     low = math.floor(10 * min(min(b) for b in attended.values())) / 10
-    high = math.ceil(10 * max(max(b) for b in attended.values())) / 10
+    high = math.ceil(10 * max(max(b) for b in attended.values())) / 10 + 0.1
     width, height, left, top = 640, 360, 64, 40
 
     def x(count: float) -> float:
@@ -216,7 +216,7 @@ def picture(root: Path, corpus: str) -> str:
         if words:
             parts.append(
                 f'<text x="{across + (-9 if crowded else 9):.1f}" '
-                f'y="{y(bits[0]) + (20 if below else -9):.1f}" fill="#112" '
+                f'y="{y(bits[0]) + (20 if below else -14):.1f}" fill="#112" '
                 f'text-anchor="{"end" if crowded else "start"}">{words}</text>'
             )
     return "\n".join([*parts, "</svg>", ""])
