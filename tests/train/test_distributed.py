@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from parformer.errors import ConfigError
+from parformer.measure.device import find_device
 from parformer.recipe import Recipe
 from parformer.train.checkpoint import read_checkpoint
-from parformer.train.distributed import Workers, find_device, workers_from
+from parformer.train.distributed import Workers, workers_from
 from tests.train.nursery import Ended, Nursery, shared_nursery
 from tests.train.trials import free_port, losses, make_recipe, metrics, prepare_folder
 
@@ -168,6 +169,6 @@ def test_one_process_needs_nobody() -> None:
 def test_a_device_that_is_not_there_is_named() -> None:
     assert find_device("cpu") == torch.device("cpu")
     for name in ("toaster", "cuda:99"):
-        with pytest.raises(ConfigError, match=f"device '{name}' cannot be used: ") as caught:
+        with pytest.raises(ConfigError, match=f"cannot use the device '{name}': ") as caught:
             find_device(name)
         assert "\n" not in str(caught.value)

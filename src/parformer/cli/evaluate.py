@@ -10,8 +10,6 @@ from parformer.cli.console import make_console, print_json, progress_bar
 from parformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
-
     from parformer.data.tokens import Prepared
     from parformer.evaluate.perplexity import Score
     from parformer.model import Model
@@ -53,6 +51,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from parformer.evaluate.perplexity import evaluate, step_length
+    from parformer.measure.device import find_device
     from parformer.model import load
     from parformer.train.run import open_run
 
@@ -138,21 +137,6 @@ def check_memory(model: Model, mem_len: int | None) -> None:
             f"--mem-len {mem_len} means nothing to {positions} positions, which remember "
             f"their window of {model.config.max_len} tokens; leave it out"
         )
-
-
-def find_device(name: str) -> torch.device:
-    """The device of that name; auto takes an accelerator where there is one."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"cannot use the device {name!r}: {reason}") from None
-    return device
 
 
 def show(score: Score, prepared: Prepared, split: str, lengths: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from unicodedata import category
 
 from parformer.cli.console import print_json
-from parformer.cli.evaluate import add_device, find_device
+from parformer.cli.evaluate import add_device
 from parformer.errors import ConfigError
 
 UNSHOWN = "\ufffd"
@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
     prompts = read_prompts(arguments.prompt or [""])
     from parformer.generate import Sampling, generate_text
+    from parformer.measure.device import find_device
     from parformer.model import load
     from parformer.train.run import open_run
 

@@ -115,6 +115,19 @@ def describe_device(threads: int | None = None) -> Device:
     )
 
 
+def find_device(name: str, local: int = 0) -> torch.device:
+    """A device by name; auto takes a GPU where there is one, of several the `local`-th."""
+    if name == "auto":
+        return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device("cuda", local) if name == "cuda" else torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"cannot use the device {name!r}: {reason}") from None
+    return device
+
+
 @contextmanager
 def pinned_threads(threads: int | None) -> Iterator[int]:
     """Compute with this many threads inside; None leaves the number as it is."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from parformer.errors import ConfigError
+from parformer.measure.device import find_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +150,3 @@ def workers_from(
         yield Workers(dist.get_rank(), dist.get_world_size(), place, shard)
     finally:
         dist.destroy_process_group()
-
-
-def find_device(name: str, local: int = 0) -> torch.device:
-    """A device by name; auto takes a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device("cuda", local) if name == "cuda" else torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
-    return device
