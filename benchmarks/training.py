@@ -302,7 +302,7 @@ def loop_share(threads: int, steps: int) -> list[str]:
             began = time.perf_counter()
             loss, norm = session.update(step)
             updated = time.perf_counter()
-            session.batches.at(step)  # once more, for the clock
+            session.reading.batches.at(step)  # once more, for the clock
             read = time.perf_counter()
             journal.log(step + 1, float(loss), float(norm), 1.0)
             written = time.perf_counter()

@@ -15,10 +15,10 @@ torch.Size([1, 16, 256])
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -408,10 +408,23 @@ def build(
     dtype: torch.dtype = torch.float32,
 ) -> Model:
     """A new model with random weights, in evaluation mode; the same seed gives the same weights."""
-    model = _outline(config)
-    _place(model, lambda outline: torch.empty_like(outline, device=device, dtype=dtype))
-    initialise(model, torch.Generator(device).manual_seed(seed))
-    return model.eval()
+    return realise(_outline(config), seed=seed, device=device, dtype=dtype)
+
+
+M = TypeVar("M", bound=Model)
+
+
+def realise(
+    outline: M,
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> M:
+    """Give random weights to a model that was made on the device `meta`."""
+    _place(outline, lambda weight: torch.empty_like(weight, device=device, dtype=dtype))
+    initialise(outline, torch.Generator(device).manual_seed(seed))
+    return outline.eval()
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any) -> Model:
@@ -448,11 +461,15 @@ def reconfigure(model: Model, **changes: Any) -> Model:
     return again.eval()
 
 
-def build_from(config: ModelConfig, weights: dict[str, Tensor]) -> Model:
+def build_from(config: ModelConfig, weights: Mapping[str, Tensor]) -> Model:
     """A model with these weights, by the names that `Model.named_parameters` gives."""
-    model = _outline(config)
-    _fill(model, weights, "the weights", InputError, "cpu")
-    return model.eval()
+    return refill(_outline(config), weights)
+
+
+def refill(outline: M, weights: Mapping[str, Tensor]) -> M:
+    """Give these weights to a model that was made on the device `meta`."""
+    _fill(outline, weights, "the weights", InputError, "cpu")
+    return outline.eval()
 
 
 def _outline(config: ModelConfig) -> Model:
@@ -478,7 +495,7 @@ def _place(model: Model, make: Callable[[nn.Parameter], Tensor]) -> None:
 
 def _fill(
     model: Model,
-    weights: dict[str, Tensor],
+    weights: Mapping[str, Tensor],
     what: str,
     refusal: type[ParformerError],
     device: str | torch.device,

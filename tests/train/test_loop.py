@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from parformer.train.loop import (
     stop_signals,
     train,
 )
-from parformer.train.session import Objective
+from parformer.train.session import Objective, Session
 from tests.train.trials import (
     FAMILIES,
     Breaker,
@@ -234,7 +235,7 @@ def test_numbers_that_are_none_end_it(what: str, words: str, tmp_path: Path) -> 
     recipe, run = make_recipe(), tmp_path / "run"
     begin(run, recipe, PREPARED)
     with pytest.raises(TrainingError, match=words) as caught:
-        train(recipe, PREPARED, run, objective=poison(what))
+        train(recipe, PREPARED, run, make_session=partial(Session, objective=poison(what)))
     assert caught.value.status == 3
     assert "\n" not in str(caught.value)
     assert "lower train.learning_rate" in str(caught.value)
@@ -259,7 +260,7 @@ def test_a_weight_that_no_loss_reads_is_still_looked_at(tmp_path: Path) -> None:
     run = tmp_path / "run"
     begin(run, recipe, PREPARED)
     with pytest.raises(TrainingError, match=r"the weight 'embedding.words.tables.0' is no longer"):
-        train(recipe, PREPARED, run, objective=poison("weight"))
+        train(recipe, PREPARED, run, make_session=partial(Session, objective=poison("weight")))
     assert sorted(p.name for p in (run / "checkpoints").iterdir())[-1] == "step-000000004"
 
 

@@ -121,17 +121,17 @@ def test_interruptions_never_change_the_order_of_the_text(family: str) -> None:
 
     def session(start: Checkpoint | None = None) -> Session:
         made = Session(recipe, tokens, workers=Workers(), start=start, objective=Reader)
-        read = made.batches.at
+        read = made.reading.batches.at
 
         def record(index: int, rows: slice) -> Batch:
             seen.append(read(index, rows))
             return seen[-1]
 
-        made.batches.at = record  # type: ignore[method-assign]
+        made.reading.batches.at = record  # type: ignore[method-assign]
         return made
 
     whole = session()
-    epoch, steps = whole.batches.per_epoch, whole.batches.per_epoch + 3
+    epoch, steps = whole.reading.batches.per_epoch, whole.reading.batches.per_epoch + 3
     assert epoch == 12
     go_on(whole, 0, steps)
     expected, places = list(seen), (0, 1, 10, epoch - 1, epoch, epoch + 1)
@@ -151,15 +151,17 @@ def test_interruptions_never_change_the_order_of_the_text(family: str) -> None:
 
 def test_dropout_depends_on_the_step_alone() -> None:
     session = make_session(make_recipe())
-    first, again = float(session.gradient(0)), float(session.gradient(0))
+    first, again = (
+        float(session.gradient(session.reading, 0, 0)),
+        float(session.gradient(session.reading, 0, 0)),
+    )
     assert first == again
-    batch = session.batches.at(0)
-    session.batches.at = lambda *_: batch  # type: ignore[method-assign]
-    assert float(session.gradient(1)) != first  # the same text, but another mask
+    masked = float(session.gradient(session.reading, 0, 1))
+    assert masked != first  # the same text, but another mask
     calm = make_session(make_recipe(model__dropout=0.0))
-    assert float(calm.gradient(0)) != first
+    assert float(calm.gradient(calm.reading, 0, 0)) != first
     other = make_session(make_recipe(train__seed=1))
-    assert float(other.gradient(0)) != first
+    assert float(other.gradient(other.reading, 0, 0)) != first
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -169,7 +171,7 @@ def test_pieces_add_up_to_the_batch(family: str) -> None:
         recipe = make_recipe(family, model__dropout=0.0, train__accumulate=pieces)
         session = make_session(recipe)
         go_on(session, 0, 2)
-        loss = session.gradient(2)
+        loss = session.gradient(session.reading, 2, 2)
         results.append([loss, *(p.grad for p in session.parameters if p.grad is not None)])
     for other in results[1:]:
         torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-5)
@@ -178,11 +180,11 @@ def test_pieces_add_up_to_the_batch(family: str) -> None:
 def test_memory_begins_anew_with_an_epoch() -> None:
     recipe = make_recipe(model__dropout=0.0)
     session = Session(recipe, TOKENS[: 4 * 25], workers=Workers())
-    assert session.batches.per_epoch == 3
+    assert session.reading.batches.per_epoch == 3
     lengths = []
     for step in range(7):
-        session.gradient(step)
-        state = session.states[0]
+        session.gradient(session.reading, step, step)
+        state = session.reading.states[0]
         assert state is not None
         assert state.blocks[0] is not None
         lengths.append((state.position, state.blocks[0].length))
@@ -238,14 +240,14 @@ def test_half_precision_keeps_its_weights_in_full() -> None:
 
 
 def test_each_kind_of_model_gets_its_kind_of_batches() -> None:
-    kinds = [type(make_session(make_recipe(family)).batches) for family in FAMILIES]
+    kinds = [type(make_session(make_recipe(family)).reading.batches) for family in FAMILIES]
     assert kinds == [Streams, Windows, MaskedWindows]
     windows = make_session(make_recipe(train__order="windows"))
-    assert type(windows.batches) is Windows
+    assert type(windows.reading.batches) is Windows
     go_on(windows, 0, 2)
     assert windows.checkpoint(2, {}).memory == {}
     forgetful = make_session(make_recipe(train__mem_len=0))
-    assert type(forgetful.batches) is Windows
+    assert type(forgetful.reading.batches) is Windows
 
 
 def test_the_lengths_of_training_are_the_recipes() -> None:
@@ -296,15 +298,15 @@ def test_words_that_do_not_occur_have_a_gradient_too(changes: dict[str, Any]) ->
     """Of several processes one may see a rare word, the other not; both must share out alike."""
     adaptive = {"embedding": "adaptive", "cutoffs": [90, 120], "div_val": 2, **changes}
     session = make_session(make_recipe(**{f"model__{n}": v for n, v in adaptive.items()}))
-    session.batches.tokens_br = session.batches.tokens_br % 90  # type: ignore[attr-defined]
-    session.gradient(0)
+    session.reading.batches.tokens_br = session.reading.batches.tokens_br % 90  # type: ignore[attr-defined]
+    session.gradient(session.reading, 0, 0)
     assert all(p.grad is not None for p in session.parameters)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parameters_without_a_gradient_are_known(family: str) -> None:
     session = make_session(make_recipe(family))
-    session.gradient(0)
+    session.gradient(session.reading, 0, 0)
     assert session.objective.idle == any(p.grad is None for p in session.parameters)
 
 

@@ -28,7 +28,7 @@ from parformer.blocks.base import (
     linear_cost,
     norm_parameters,
 )
-from parformer.blocks.memory import InputMemory, KeyValueMemory, append
+from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
 from parformer.config import ModelConfig
 from parformer.errors import ConfigError
 from parformer.kernels.attention import attend, usable
@@ -94,11 +94,17 @@ class SelfAttention(Block):
             q_bhtk, kv_bgnk = self._rotated(q_btd, kv_bnd, context)
             distances_hnk = self._distances(kv_bgnk.shape[2], context) if self.relative else None
             y_btd = self._attend(q_bhtk, kv_bgnk, distances_hnk, context)
-        keep = min(context.memory, all_bnd.shape[1])
-        if keep == 0:
-            return y_btd, None
-        # contiguous, or the state would hold on to what it forgets
-        return y_btd, InputMemory(all_bnd[:, all_bnd.shape[1] - keep :].detach().contiguous())
+        return y_btd, keep_inputs(all_bnd, context.memory)
+
+    def remember(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> BlockState | None:
+        if not self.causal or (context.memory == 0 and state is None):
+            return None
+        assert state is None or isinstance(state, InputMemory)
+        x_btd = x_btd.detach()
+        all_bnd = x_btd if state is None else torch.cat((state.inputs_bmd, x_btd), dim=1)
+        return keep_inputs(all_bnd, context.memory)
 
     def _with_keys(
         self, x_btd: Tensor, state: BlockState | None, context: Context

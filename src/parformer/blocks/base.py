@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parformer.config import ModelConfig
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, FolderError
 from parformer.fields import need_at_least
 from parformer.kernels import half
 from parformer.kernels.activations import gelu_tanh, relu
@@ -102,6 +102,10 @@ class BlockState(ABC):
     @property
     def bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
+
+    def by_name(self) -> dict[str, Tensor]:
+        """The numbers that `Block.recall` makes the same state of."""
+        return {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,8 @@ class Block(Direct, ABC):
     """The options that may follow the letter, and their types."""
     training_state: ClassVar[Callable[..., BlockState] | None] = None
     """What its memory is while training, made from its tensors by name; None if it has none."""
+    state_needs_run: ClassVar[bool] = False
+    """Whether only running the block tells what it has to remember (recurrence)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -202,6 +208,18 @@ class Block(Direct, ABC):
     def zeros(self, batch: int, memory: int) -> BlockState | None:
         """A memory full of zeros, for blocks that have one to fill."""
         return None
+
+    def remember(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> BlockState | None:
+        """What training would remember after this step, for a block that need not run for it."""
+        return None
+
+    def recall(self, tensors: Mapping[str, Tensor]) -> BlockState:
+        """The training memory that `BlockState.by_name` took apart."""
+        if self.training_state is None:
+            raise FolderError(f"the checkpoint remembers something for a block {self.letter!r}")
+        return self.training_state(**tensors)
 
     @classmethod
     @abstractmethod

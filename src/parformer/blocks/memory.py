@@ -37,6 +37,15 @@ class InputMemory(BlockState):
         yield self.inputs_bmd
 
 
+def keep_inputs(all_bnd: Tensor, memory: int) -> InputMemory | None:
+    """The last `memory` inputs; None where nothing may be kept."""
+    keep = min(memory, all_bnd.shape[1])
+    if keep == 0:
+        return None
+    # contiguous, or the state would hold on to what it forgets
+    return InputMemory(all_bnd[:, all_bnd.shape[1] - keep :].detach().contiguous())
+
+
 class Rows:
     """Key-value rows that grow at the end without being copied.
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from parformer.data.batches import Tokens
 from parformer.data.tokens import Prepared
@@ -35,7 +35,7 @@ from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_result, write_result
 from parformer.train.schedule import rate
-from parformer.train.session import Objective, Session
+from parformer.train.session import Session
 
 PLACES = 64
 """Stretches that a sample of a text is taken in."""
@@ -109,13 +109,17 @@ def train(
     *,
     workers: Workers | None = None,
     watch: Watch | None = None,
-    objective: Callable[[Model], nn.Module] = Objective,
+    make_session: Callable[..., Session] = Session,
+    make_journal: Callable[..., Journal] | None = None,
 ) -> Outcome:
-    """Train by a recipe that leaves nothing open, in a run folder, from where it stopped."""
+    """Train by a recipe that leaves nothing open, in a run folder, from where it stopped.
+
+    Other kinds of sessions, with journals of their own, train other things than a model.
+    """
     workers, watch, config = workers or Workers(), watch or Silence(), recipe.train
     done = read_result(path)
     if done is not None:
-        return Outcome(config.steps, True, done)
+        return Outcome(int(done["steps"]), True, done)
     root = path / CHECKPOINTS
     with pinned_threads(config.threads or None), ExitStack() as stack:
         if workers.first:
@@ -130,7 +134,7 @@ def train(
         if start is not None:
             refuse_other_vocabulary(start.progress, prepared, path)
         train_tokens = prepared.splits["train"].tokens
-        session = Session(recipe, train_tokens, workers=workers, start=start, objective=objective)
+        session = make_session(recipe, train_tokens, workers=workers, start=start)
         first = 0 if start is None else start.step
         metrics, tally = None, Tally()
         if start is not None:
@@ -142,26 +146,28 @@ def train(
             metrics = Metrics(path / METRICS, length, tensorboard=board, step=first)
             stack.callback(metrics.close)
         stop = stack.enter_context(stop_signals())
-        journal = Journal(session, prepared, path, metrics, tally, watch)
+        journal = (make_journal or Journal)(session, prepared, path, metrics, tally, watch)
         watch.start(first, config.steps)
         saved = began = time.monotonic()
-        for step in range(first, config.steps):
+        ended, settled = first, session.settled(first)
+        while not settled:
             failpoint("train.before-update")
-            loss, norm = session.update(step)
-            refuse_nonfinite(step, loss, norm, root)
+            loss, norm = session.update(ended)
+            refuse_nonfinite(ended, loss, norm, root)
             failpoint("train.after-update")
-            ended, now = step + 1, time.monotonic()
+            ended, now = ended + 1, time.monotonic()
+            settled = session.settled(ended)
             speed = session.tokens_per_update * (ended - first) / max(now - began, 1e-9)
-            journal.log(ended, float(loss), float(norm), speed)
-            if ended % config.evaluate_every == 0 and ended < config.steps:
+            journal.log(ended, float(loss), float(norm), speed, last=settled)
+            if ended % config.evaluate_every == 0 and not settled:
                 journal.validate(ended)
             due, stopping = workers.agree(is_due(config, ended, now - saved), bool(stop))
-            if due or stopping or ended == config.steps:
+            if due or stopping or settled:
                 journal.save(ended)
                 saved = time.monotonic()
-            if stopping and ended < config.steps:
+            if stopping and not settled:
                 return Outcome(ended, False, {})
-        return Outcome(config.steps, True, journal.finish())
+        return Outcome(ended, True, journal.finish(ended))
 
 
 class Journal:
@@ -181,10 +187,10 @@ class Journal:
         self.config = session.config
         self.vocabulary = digest_of(prepared)
 
-    def log(self, step: int, loss: float, norm: float, speed: float) -> None:
+    def log(self, step: int, loss: float, norm: float, speed: float, *, last: bool) -> None:
         self.tally.add(loss)
         self.watch.step(step, loss, speed)
-        if step % self.config.log_every and step != self.config.steps:
+        if step % self.config.log_every and not last:
             return
         mean = self.tally.take()
         if self.metrics is not None:
@@ -236,7 +242,7 @@ class Journal:
         if self.session.workers.first:
             checkpoints.write_checkpoint(root, snapshot, self.config.keep)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, steps: int) -> dict[str, Any]:
         """Save the model as it is to be used, and say how good it is."""
         weights = whole_weights(self.session.model)
         if self.metrics is None:
@@ -246,12 +252,12 @@ class Journal:
         failpoint("train.before-model")
         model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
         failpoint("train.before-result")
-        result: dict[str, Any] = {"steps": self.config.steps}
+        result: dict[str, Any] = {"steps": steps}
         limits = {"valid": self.config.evaluate_tokens, "test": self.config.final_tokens}
         for split, limit in limits.items():
             if split in self.prepared.splits:
                 result[split] = self.score(model, split, limit).to_dict()
-                self.metrics.add(self.config.steps, {f"{split}_loss": result[split]["loss"]})
+                self.metrics.add(steps, {f"{split}_loss": result[split]["loss"]})
         self.metrics.settle()
         write_result(self.path, result)
         return result

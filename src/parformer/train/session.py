@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from parformer.blocks.base import Block, BlockState
 from parformer.config import ModelConfig
 from parformer.data.batches import Batches, MaskedWindows, Streams, Tokens, Windows, number_for
-from parformer.errors import ConfigError, FolderError
+from parformer.errors import ConfigError
 from parformer.kernels import native
 from parformer.model import Model, State, build, build_from
 from parformer.recipe import Recipe
@@ -33,6 +31,7 @@ from parformer.train.optimizers import (
     set_learning_rate,
     state_tensors,
 )
+from parformer.train.reading import Reading
 from parformer.train.schedule import rate
 
 
@@ -70,34 +69,51 @@ class Session:
     ) -> None:
         self.recipe, self.config, self.workers = recipe, recipe.train, workers
         shape = training_shape(recipe)
-        self.batches = make_batches(recipe, tokens)
         self.rows = own_rows(recipe, workers)
-        if start is None:
-            self.model = build(shape, seed=self.config.seed, device=workers.device)
-        else:
-            self.model = build_from(shape, dict(start.weights)).to(workers.device)
+        self.reading = self.read(make_batches(recipe, tokens))
+        self.model = self.make_model(shape, start)
         self.model.train()
         native.enable(self.config.kernels == "native")
-        plain = objective(self.model)
+        self.objective = self.wrap(objective(self.model))
+        self.parameters = list(self.model.parameters())
+        self.optimizer = make_optimizer(self.model, self.config)
+        if start is not None:
+            self.go_on(start)
+
+    def make_model(self, shape: ModelConfig, start: Checkpoint | None) -> Model:
+        """The model with its first weights, or those of a checkpoint."""
+        if start is None:
+            return build(shape, seed=self.config.seed, device=self.workers.device)
+        return build_from(shape, start.weights).to(self.workers.device)
+
+    def wrap(self, objective: nn.Module) -> nn.Module:
+        """What the update calls: compiled, and in agreement with other processes."""
         if self.config.compile == "on":
             # Static shapes: a run that goes on must get the very code that it began with.
             self.model.compile(dynamic=False)
-        self.objective = workers.wrap(plain, self.model.blocks)
-        self.parameters = list(self.model.parameters())
-        self.optimizer = make_optimizer(self.model, self.config)
-        self.carries = isinstance(self.batches, Streams)
-        self.states: list[State | None] = [None] * self.config.accumulate
-        if start is not None:
-            load_state_tensors(self.optimizer, self.model, dict(start.optimizer))
-            if start.memory:
-                self._restore_memory(start.memory, int(start.progress["position"]))
+        return self.workers.wrap(objective, self.model.blocks)
+
+    def read(self, batches: Batches) -> Reading:
+        config = self.config
+        return Reading(
+            batches,
+            batch=config.batch,
+            rows=self.rows,
+            pieces=config.accumulate,
+            workers=self.workers,
+        )
+
+    def go_on(self, start: Checkpoint) -> None:
+        """Take the optimizer's state and the blocks' memory from a checkpoint."""
+        load_state_tensors(self.optimizer, self.model, dict(start.optimizer))
+        self.reading.restore(self.model, start.memory, int(start.progress["position"]))
 
     def update(self, step: int) -> tuple[Tensor, Tensor]:
         """Update number `step`: the loss before it, and the norm of its gradient.
 
         The weights stay as they are where either is not finite; the caller has to ask.
         """
-        loss = self.gradient(step)
+        loss = self.gradient(self.reading, step, step)
         norm = clip_gradients(self.parameters, self.config.clip)
         if bool(torch.isfinite(loss) & torch.isfinite(norm)):
             set_learning_rate(self.optimizer, rate(step, self.config))
@@ -105,34 +121,33 @@ class Session:
         self.optimizer.zero_grad()
         return loss, norm
 
-    def gradient(self, step: int) -> Tensor:
-        """Gradients of update number `step`, piece by piece; the mean loss."""
+    def gradient(self, reading: Reading, index: int, step: int) -> Tensor:
+        """Gradients of batch number `index` of a text, piece by piece; the mean loss."""
         torch.manual_seed(number_for(self.config.seed, "dropout", step, self.workers.rank))
-        batch = self.batches.at(step, self.rows)
-        if batch.fresh:
-            self.states = [None] * len(self.states)
-        pieces = len(self.states)
+        count = self.config.accumulate
         total = torch.zeros((), device=self.workers.device)
-        parts = zip(batch.tokens_bt.chunk(pieces), batch.targets_bt.chunk(pieces), strict=True)
-        for i, (tokens_bt, targets_bt) in enumerate(parts):
-            with (
-                self.workers.gathering(self.objective, last=i == pieces - 1),
-                self.precision(),
-            ):
-                loss, state = self.objective(
-                    tokens_bt.to(self.workers.device, non_blocking=True),
-                    targets_bt.to(self.workers.device, non_blocking=True),
-                    self.states[i],
-                )
-                (loss / pieces).backward()
-            total += loss.detach() / pieces
-            self.states[i] = state if self.carries else None
+        for i, (tokens_bt, targets_bt) in enumerate(reading.pieces(index)):
+            with self.gathering(last=i == count - 1), self.precision():
+                loss, state = self.objective(tokens_bt, targets_bt, reading.states[i])
+                (loss / count).backward()
+            total += loss.detach() / count
+            reading.keep(i, state)
         return self.workers.average(total)
+
+    def gathering(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Where gradients are exchanged with other processes, if at all."""
+        return cast(
+            "AbstractContextManager[Any]", self.workers.gathering(self.objective, last=last)
+        )
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.config.precision != "bf16":
             return nullcontext()
         return torch.autocast(self.workers.device.type, torch.bfloat16)
+
+    def settled(self, step: int) -> bool:
+        """Whether there is nothing left to gain after so many updates."""
+        return step >= self.config.steps
 
     @property
     def tokens_per_update(self) -> int:
@@ -140,7 +155,7 @@ class Session:
 
     def checkpoint(self, step: int, progress: Mapping[str, Any]) -> Checkpoint:
         """Everything that update number `step` depends on; every process must ask."""
-        memory, position = self._memory()
+        memory, position = self.reading.memory()
         return Checkpoint(
             step,
             whole_weights(self.model),
@@ -148,57 +163,6 @@ class Session:
             memory,
             {**progress, "position": position},
         )
-
-    def _memory(self) -> tuple[dict[str, Tensor], int]:
-        """What the blocks remember, all texts of the batch in order."""
-        states = [state for state in self.states if state is not None]
-        if not states:
-            return {}, 0
-        parts: dict[str, list[Tensor]] = {}
-        for state in states:
-            for i, remembered in enumerate(state.blocks):
-                for name, tensor in named_tensors(remembered).items():
-                    parts.setdefault(f"{i}/{name}", []).append(tensor)
-        gathered = {n: self.workers.gather_rows(torch.cat(t)) for n, t in parts.items()}
-        return gathered, states[0].position
-
-    def _restore_memory(self, memory: Mapping[str, Tensor], position: int) -> None:
-        by_block: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in memory.items():
-            number, _, part = name.partition("/")
-            if len(tensor) != self.config.batch or not number.isdigit():
-                raise FolderError(
-                    f"the checkpoint's memory {name!r} has {len(tensor)} rows, the batch "
-                    f"{self.config.batch}; it belongs to another run"
-                )
-            by_block.setdefault(int(number), {})[part] = tensor[self.rows]
-        pieces = len(self.states)
-        for i in range(pieces):
-            blocks = tuple(
-                restore(cast(Block, block), by_block.get(n, {}), i, pieces, self.workers.device)
-                for n, block in enumerate(self.model.blocks)
-            )
-            batch = (self.rows.stop - self.rows.start) // pieces
-            config = self.model.config
-            self.states[i] = State(batch, config, config.memory, position, blocks)
-
-
-def named_tensors(remembered: BlockState | None) -> dict[str, Tensor]:
-    if remembered is None:
-        return {}
-    return {f.name: getattr(remembered, f.name) for f in fields(cast(Any, remembered))}
-
-
-def restore(
-    block: Block, tensors: Mapping[str, Tensor], piece: int, pieces: int, device: torch.device
-) -> BlockState | None:
-    """One block's memory of one piece of the batch."""
-    if not tensors:
-        return None
-    if block.training_state is None:
-        raise FolderError(f"the checkpoint remembers something for a block {block.letter!r}")
-    own = {name: t.chunk(pieces)[piece].clone().to(device) for name, t in tensors.items()}
-    return block.training_state(**own)
 
 
 def training_shape(recipe: Recipe) -> ModelConfig:
