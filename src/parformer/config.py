@@ -419,7 +419,7 @@ def preset_table(name: str) -> dict[str, Any]:
     return merge_tables(preset_table(table["extends"]), table) if "extends" in table else table
 
 
-SECTIONS = ("model", "data", "train")
+SECTIONS = ("model", "data", "train", "search")
 """The tables of a recipe."""
 
 

@@ -1,8 +1,9 @@
 """How is a model trained: on which text, with which optimizer, for how long?
 
 A recipe is a model's configuration, its data and its training together, one TOML file with
-the tables [model], [data] and [train]. Every preset has one, the papers' own where they
-published it; a run's `config.toml` is the recipe that it follows.
+the tables [model], [data] and [train], and [search] where a pattern is looked for. Every
+preset has one, the papers' own where they published it; a run's `config.toml` is the recipe
+that it follows.
 
 >>> recipe = read_recipe("par-base", {"train.steps": 100})
 >>> recipe.train.optimizer, recipe.train.steps, recipe.data.corpus
@@ -162,12 +163,98 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SearchConfig:
+    """How the differentiable search finds a pattern; its updates are those of [train]."""
+
+    layers: int = 0
+    """Layers that get a block each; 0 means as many as the model's pattern has."""
+    choices: str = "sfi"
+    """The blocks that every layer may choose from, written as a pattern."""
+    mode: Literal["soft", "sampled"] = "soft"
+    """Run all choices and mix them, as in the paper, or only one that is drawn (GDAS)."""
+    seeds: int = 1
+    """Searches, each with a seed of its own from train.seed up."""
+
+    warmup: float = 0.2
+    """Share of the updates in which the architecture stays as it is."""
+    share: float = 0.2
+    """Share of the text, and of the updates after the warm-up, that is the architecture's."""
+    cycle: int = 0
+    """Updates from one turn of the weights to the next; 0 means an epoch."""
+    learning_rate: float = 1e-2
+    """The rate of the architecture's Adam."""
+    weight_decay: float = 5e-4
+    """How strongly the architecture is drawn back to where all choices are alike."""
+    beta1: float = 0.9
+    """How long a gradient of the architecture is remembered."""
+    beta2: float = 0.999
+    """How long its size is remembered."""
+    temperature: float = 5.0
+    """How even the mixing is at first (FBNet)."""
+    final_temperature: float = 0.087
+    """How even it is in the end; with the same as at first it stays constant."""
+    floor: float = 0.0
+    """Share of every layer's mixing that is given to all its choices alike."""
+    patience: float = 0.75
+    """Stop when the pattern has not changed for so large a share of what follows the warm-up."""
+
+    penalty: str = ""
+    """A price on what blocks cost, such as flops=0.1: so much of the loss for one baseline."""
+    limit: str = ""
+    """What the pattern may cost, such as latency=0.7x: of the interleaved model's."""
+    ramp: float = 0.0
+    """Share of what follows the warm-up over which the penalty grows to its full height."""
+    steering: float = 0.05
+    """How fast the penalty follows a limit that is not met."""
+
+    def __post_init__(self) -> None:
+        fit_fields(self, "search.")
+        need_at_least("search.layers", self.layers, 0)
+        need_at_least("search.cycle", self.cycle, 0)
+        need_at_least("search.seeds", self.seeds, 1)
+        if self.layers in (1, 2):
+            raise ConfigError(
+                f"search.layers {self.layers} cannot be cut into thirds of the depth, which the "
+                "result is told in; give at least 3"
+            )
+        if self.cycle == 1:
+            raise ConfigError("search.cycle 1 leaves no turn for the architecture; give 2 or more")
+        for name in ("warmup", "ramp", "floor"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"search.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
+                )
+        if not 0 < self.share < 1:
+            raise ConfigError(f"search.share is a share between 0 and 1, got {self.share:g}")
+        if not 0 < self.patience <= 1:
+            raise ConfigError(f"search.patience is a share above 0, got {self.patience:g}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"search.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
+                )
+        for name in ("learning_rate", "temperature", "final_temperature", "steering"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"search.{name} must be above 0, got {getattr(self, name):g}")
+        if self.weight_decay < 0:
+            raise ConfigError(
+                f"search.weight_decay must not be negative, got {self.weight_decay:g}"
+            )
+        if self.penalty and self.limit:
+            raise ConfigError(
+                f"search.penalty {self.penalty!r} and search.limit {self.limit!r} are two ways "
+                "to the same end; give one of them"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """A model, its text and its training."""
+    """A model, its text and its training; with [search], one that looks for the pattern first."""
 
     model: ModelConfig
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
+    search: SearchConfig | None = None
     machine: str = ""
     """What the training was made for, in words."""
 
@@ -175,7 +262,7 @@ class Recipe:
         """The same recipe with fields changed, each named with its section: `train.steps`."""
         recipe = self
         for section, values in by_section(changes).items():
-            part = getattr(recipe, section)
+            part: Any = getattr(recipe, section) or SearchConfig()
             if isinstance(part, ModelConfig):
                 part = part.replaced(**values)
             else:
@@ -188,9 +275,10 @@ class Recipe:
         """Plain values, ready for TOML or JSON."""
         tables: dict[str, Any] = {"machine": self.machine} if self.machine else {}
         tables["model"] = self.model.to_dict()
-        for section in (self.data, self.train):
-            name = "data" if section is self.data else "train"
-            tables[name] = {f.name: getattr(section, f.name) for f in fields(section)}
+        for name in ("data", "train", "search"):
+            section = getattr(self, name)
+            if section is not None:
+                tables[name] = {f.name: getattr(section, f.name) for f in fields(section)}
         return tables
 
     @classmethod
@@ -200,6 +288,11 @@ class Recipe:
             model=ModelConfig.from_dict(tables["model"]),
             data=read_section(DataConfig, tables.get("data", {}), "data"),
             train=read_section(TrainConfig, tables.get("train", {}), "train"),
+            search=(
+                read_section(SearchConfig, tables["search"], "search")
+                if "search" in tables
+                else None
+            ),
             machine=str(tables.get("machine", "")),
         )
 
@@ -215,10 +308,12 @@ def by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name, value in changes.items():
         section, dot, field = name.partition(".")
         if not dot:
-            homes = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
+            homes: dict[str, type] = {"model": ModelConfig, "data": DataConfig}
+            homes |= {"train": TrainConfig, "search": SearchConfig}
             owners = [s for s, cls in homes.items() if name in field_types(cls)]
             hint = f"did you mean {owners[0]}.{name}?" if owners else "such as train.steps"
-            raise ConfigError(f"{name!r} lacks its section (model, data or train); {hint}")
+            known = ", ".join(SECTIONS)
+            raise ConfigError(f"{name!r} lacks its section, one of {known}; {hint}")
         check_names([section], SECTIONS, "section")
         parts.setdefault(section, {})[field] = value
     return parts

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from parformer import __version__
-from parformer.cli import data, evaluate, generate, models, train
+from parformer.cli import data, evaluate, generate, models, search, train
 from parformer.errors import ParformerError
 
 DESCRIPTION = """\
@@ -29,6 +29,7 @@ examples:
   parformer measure transformer-xl-base par-base      both on this machine, side by side
   parformer train pocket --time 3m --run first        a real model, from this Python's source
   parformer evaluate first                            its perplexity on text it never saw
+  parformer search differentiable --time 4m           where this text needs attention
   parformer generate first --prompt 'def '            what it writes
 """
 
@@ -106,6 +107,13 @@ VERBS = (
   parformer train pocket --pattern '(sfff)x2 (f)x4' --steps 2000 --set train.learning_rate=1e-3
   parformer train mine.toml --corpus 'notes/*.txt' --seed 7
   torchrun --nproc-per-node 2 -m -- parformer train par-base --run base --shard""",
+    ),
+    Verb(
+        "search",
+        search.add,
+        search.run,
+        "find out which block belongs where, for a text and a device",
+        search.EXAMPLES,
     ),
     Verb(
         "evaluate",

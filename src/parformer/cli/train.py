@@ -53,7 +53,20 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    changes = read_changes(arguments)
+    changes = read_changes(
+        arguments,
+        {
+            "data.corpus": arguments.corpus,
+            "data.local": arguments.local,
+            "data.tokenizer": arguments.tokenizer,
+            "model.pattern": arguments.pattern,
+            "train.steps": arguments.steps,
+            "train.time": None if arguments.time is None else read_seconds(arguments.time),
+            "train.seed": arguments.seed,
+            "train.precision": arguments.precision,
+            "train.compile": arguments.compile,
+        },
+    )
     if arguments.model is None and arguments.run is None:
         raise ConfigError("name a MODEL to train, such as pocket, or the --run to go on with")
     asked = None if arguments.model is None else read_recipe(arguments.model, changes)
@@ -85,20 +98,12 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
 
-def read_changes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything the command line sets, each by the field it stands for."""
+def read_changes(arguments: argparse.Namespace, short: dict[str, Any]) -> dict[str, Any]:
+    """Everything the command line sets, each by the field it stands for.
+
+    `short` holds what has an option of its own; the rest comes from `--set`.
+    """
     changes = dict(parse_assignment(text) for text in arguments.changes)
-    short = {
-        "data.corpus": arguments.corpus,
-        "data.local": arguments.local,
-        "data.tokenizer": arguments.tokenizer,
-        "model.pattern": arguments.pattern,
-        "train.steps": arguments.steps,
-        "train.time": None if arguments.time is None else read_seconds(arguments.time),
-        "train.seed": arguments.seed,
-        "train.precision": arguments.precision,
-        "train.compile": arguments.compile,
-    }
     for name, value in short.items():
         if value is not None:
             if name in changes and changes[name] != value:

@@ -11,7 +11,7 @@ any number of processes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
@@ -78,6 +78,19 @@ class Workers:
             dist.all_reduce(values)
             values /= self.count
         return values
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Exchange gradients that nothing has exchanged yet; all processes have the same ones."""
+        if self.count == 1:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients:
+            return
+        flat = self.average(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient, part in zip(
+            gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True
+        ):
+            gradient.copy_(part.view_as(gradient))
 
     def agree(self, due: bool, stop: bool) -> tuple[bool, bool]:
         """Whether the first process finds something due, and whether any wants to stop."""

@@ -14,8 +14,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from parformer.data.corpora import cache_folder, find_corpus
@@ -53,6 +54,37 @@ def train_model(
     by hand, which a run must agree to.
     """
     workers, watch = workers or Workers(), watch or Silence()
+
+    def settle(recipe: Recipe, prepared: Prepared) -> Recipe:
+        tokens = prepared.splits["train"].tokens
+        refuse_misfits(recipe, tokens, workers)
+        return decide(recipe, tokens, workers, watch.notice)
+
+    if recipe is not None:
+        recipe = replace(recipe, search=None)
+    with running(recipe, path, settle, chosen, workers, watch) as (recipe, prepared):
+        if recipe.search is not None:
+            raise ConfigError(
+                f"the run {str(path)!r} holds a search; go on with: "
+                f"parformer search differentiable --run {path}"
+            )
+        return train(recipe, prepared, path, workers=workers, watch=watch)
+
+
+@contextmanager
+def running(
+    recipe: Recipe | None,
+    path: Path,
+    settle: Callable[[Recipe, Prepared], Recipe],
+    chosen: Collection[str],
+    workers: Workers,
+    watch: Watch,
+) -> Iterator[tuple[Recipe, Prepared]]:
+    """A run that is this process' own for the while, with its recipe and its text.
+
+    What a new run's recipe leaves open, `settle` decides; it refuses what cannot be done
+    before anything is written down.
+    """
     keep_memory()
     with ExitStack() as stack:
         if workers.first:
@@ -71,13 +103,11 @@ def train_model(
             prepared = read_text(recipe, workers, watch, None, path)
             recipe = fit_vocabulary(recipe, prepared.tokenizer, watch.notice)
             recipe = recipe.replaced({"data.identity": prepared.identity})
-            tokens = prepared.splits["train"].tokens
-            refuse_misfits(recipe, tokens, workers)
-            recipe = decide(recipe, tokens, workers, watch.notice)
+            recipe = settle(recipe, prepared)
             if workers.first:
                 start_run(path, recipe, prepared.tokenizer)
         watch.about(recipe, prepared, path)
-        return train(recipe, prepared, path, workers=workers, watch=watch)
+        yield recipe, prepared
 
 
 def read_text(

@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 
 from parformer import folder
-from parformer.config import read_tables
+from parformer.config import SECTIONS, read_tables
 from parformer.data.tokenizers import Tokenizer, read_tokenizer
 from parformer.durable import sync
 from parformer.errors import ConfigError, FolderError, ParformerError
@@ -42,6 +42,7 @@ FREE = {
     "train.checkpoint_every",
     "train.keep",
     "data.local",
+    "search.seeds",
 }
 """What may change from one start of a run to the next: no weight depends on it, save that
 other threads or kernels add numbers in another order."""
@@ -141,8 +142,16 @@ def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe
     which the text decides, are compared only where the user insists.
     """
     changes: dict[str, Any] = {}
-    for section in ("model", "data", "train"):
+    if (stored.search is None) != (asked.search is None):
+        holds, verb = ("training", "train") if stored.search is None else ("search", "search")
+        raise ConfigError(
+            f"the run {str(path)!r} holds a {holds}; go on with parformer {verb}, "
+            "or choose another --run"
+        )
+    for section in SECTIONS:
         old, new = getattr(stored, section), getattr(asked, section)
+        if old is None:
+            continue
         for field in fields(old):
             name = f"{section}.{field.name}"
             before, now = getattr(old, field.name), getattr(new, field.name)

@@ -1,0 +1,239 @@
+"""The verb `search`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parformer.cli.console import make_console, print_json
+from parformer.cli.train import Screen, read_changes, read_seconds
+from parformer.errors import Stopped
+from parformer.recipe import Recipe, read_recipe
+
+if TYPE_CHECKING:
+    from parformer.search.job import Searched
+
+DEFAULT = "pocket-search"
+REPORT = "report.html"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    ways = parser.add_subparsers(
+        dest="way", metavar="WAY", required=True, parser_class=type(parser)
+    )
+    add_differentiable(
+        ways.add_parser(
+            "differentiable",
+            help="train one supernet, and see which block each layer settles on (PAR)",
+            description="Train a supernet whose every layer mixes its choices of blocks, and see "
+            "which one each layer settles on, as PAR Transformer does (Mandava et al. 2020). "
+            "Writes search.json and report.html. The same command on the same run goes on "
+            "where it stopped.",
+            epilog=f"examples:\n{EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+
+
+EXAMPLES = """\
+  parformer search differentiable --corpus python-source --run where
+  parformer search differentiable --corpus 'notes/*.txt' --layers 12 --choices sfi --seeds 3
+  parformer search differentiable --time 4m --limit latency=0.7x --retrain
+  parformer search differentiable par-search --from ~/wikitext-103 --seeds 6"""
+
+
+def add_differentiable(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="RECIPE",
+        help=f"preset or TOML file whose sizes, text and training are used (default {DEFAULT})",
+    )
+    parser.add_argument("--corpus", metavar="NAME|PATH", help="see 'parformer data'")
+    parser.add_argument(
+        "--from", dest="local", metavar="PATH", help="a local copy of a published corpus"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="KIND", help="byte, used-bytes, character, word or bpe"
+    )
+    parser.add_argument(
+        "--layers", type=int, metavar="N", help="layers to fill (default: as the recipe's model)"
+    )
+    parser.add_argument(
+        "--choices",
+        metavar="BLOCKS",
+        help="blocks that every layer may choose from: s attention, f feed-forward, i nothing; "
+        "with options, such as 's[heads=2]s[heads=8]fi' (default sfi)",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("soft", "sampled"),
+        help="run all choices mixed, as the paper, or only a drawn one: cheaper, but biased "
+        "(default soft)",
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="independent searches (default 1)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=int, metavar="N", help="updates of each search")
+    length.add_argument(
+        "--time", metavar="TIME", help="for all searches together instead, such as 90s or 4m"
+    )
+    cost = parser.add_mutually_exclusive_group()
+    cost.add_argument(
+        "--penalty",
+        metavar="METRIC=NUMBER",
+        help="what a cost of one interleaved model adds to the loss: flops=0.1; the metrics are "
+        "flops, parameters, state and latency, which is measured here",
+    )
+    cost.add_argument(
+        "--limit",
+        metavar="METRIC=SHAREx",
+        help="what the pattern may cost of the interleaved model: latency=0.7x is 30%% faster",
+    )
+    parser.add_argument(
+        "--retrain",
+        action="store_true",
+        help="then train the found pattern and its rivals from scratch, with as many updates",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the first seed (default 0)")
+    parser.add_argument(
+        "--run", type=Path, metavar="FOLDER", help="(default runs/search-RECIPE-CORPUS)"
+    )
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help="(default auto)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, … (default auto)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="SECTION.FIELD=VALUE",
+        help="replace a field of [model], [data], [train] or [search]; may be repeated",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    changes = read_changes(
+        arguments,
+        {
+            "data.corpus": arguments.corpus,
+            "data.local": arguments.local,
+            "data.tokenizer": arguments.tokenizer,
+            "train.steps": arguments.steps,
+            "train.time": None if arguments.time is None else read_seconds(arguments.time),
+            "train.seed": arguments.seed,
+            "train.precision": arguments.precision,
+            "search.layers": arguments.layers,
+            "search.choices": arguments.choices,
+            "search.mode": arguments.mode,
+            "search.seeds": arguments.seeds,
+            "search.penalty": arguments.penalty,
+            "search.limit": arguments.limit,
+        },
+    )
+    if arguments.penalty:
+        changes.setdefault("search.limit", "")
+    if arguments.limit:
+        changes.setdefault("search.penalty", "")
+    from parformer.train.run import is_run, read_run
+
+    goes_on = arguments.run is not None and arguments.model is None and is_run(arguments.run)
+    if goes_on:
+        asked = read_run(arguments.run).replaced(changes)
+    else:
+        changes.setdefault("search.layers", 0)  # a search, whatever the recipe is for
+        asked = read_recipe(arguments.model or DEFAULT, changes)
+    path = arguments.run or Path("runs") / run_name(arguments.model or DEFAULT, asked)
+    search_and_tell(arguments, asked, path, changes)
+
+
+def search_and_tell(
+    arguments: argparse.Namespace, asked: Recipe, path: Path, changes: dict[str, Any]
+) -> None:
+    from parformer.search.job import search_differentiable
+    from parformer.train.distributed import workers_from
+
+    with workers_from(device=arguments.device) as workers:
+        screen = SearchScreen(quiet=not workers.first)
+        with screen.bar:
+            searched = search_differentiable(
+                asked,
+                path,
+                chosen=changes,
+                retrain=arguments.retrain,
+                command=shlex.join(["parformer", *sys.argv[1:]]),
+                workers=workers,
+                watch=screen,
+            )
+        if not workers.first:
+            return
+        if searched.finished:
+            write_report(searched, path)
+        if arguments.json:
+            print_json(
+                {"run": str(path), "finished": searched.finished, "step": searched.step}
+                | {name: value for name, value in searched.found.items() if name != "seeds"}
+                | {"patterns": [seed["pattern"] for seed in searched.found.get("seeds", ())]}
+            )
+        elif searched.finished:
+            farewell(searched, path)
+    if not searched.finished:
+        raise Stopped(
+            f"stopped in {searched.where} after step {searched.step:,}, everything is saved; go "
+            f"on with: parformer search differentiable --run {path}"
+            + (" --retrain" if arguments.retrain else "")
+        )
+
+
+def write_report(searched: Searched, path: Path) -> None:
+    from parformer.report.search import search_page
+    from parformer.train.run import replace_file
+
+    replace_file(path / REPORT, search_page(searched.found))
+
+
+def farewell(searched: Searched, path: Path) -> None:
+    from parformer.report.search import found_table
+
+    console = make_console()
+    console.print(found_table(searched.found))
+    for line in (
+        f"report: {path / REPORT}",
+        f"train:  parformer train {DEFAULT} --pattern '{searched.found['pattern']}'",
+    ):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def run_name(model: str, recipe: Recipe) -> str:
+    """Where a search goes when nobody says: its recipe and its text, and a seed that is not 0."""
+    words = [Path(model).stem, Path(recipe.data.corpus).stem]
+    if recipe.train.seed:
+        words.append(str(recipe.train.seed))
+    name = re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-.") or "run"
+    return name if name.startswith("search") or model == DEFAULT else f"search-{name}"
+
+
+class SearchScreen(Screen):
+    """What people see of a search."""
+
+    def about(self, recipe: Recipe, prepared: Any, path: Path) -> None:
+        if recipe.search is None:  # one of those that are trained afterwards
+            super().about(recipe, prepared, path)
+            return
+        self.unit = "bits" if prepared.tokenizer.kind in ("byte", "used-bytes", "character") else ""
+        search, train = recipe.search, recipe.train
+        layers = search.layers or len(recipe.model.pattern)
+        self.notice(
+            f"{layers} layers choose from {search.choices}, {search.mode}; "
+            f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
+            f"{recipe.data.corpus}, {train.steps:,} updates of {train.batch} × "
+            f"{train.tgt_len or recipe.model.step_len} tokens, {search.seeds} "
+            f"{'seed' if search.seeds == 1 else 'seeds'}, run {path}"
+        )
+
+    def start(self, step: int, steps: int) -> None:
+        super().start(step, steps)
+        self.bar.update(self.task, description="searching")

@@ -1,0 +1,1 @@
+"""Which architecture is best for this text and this device?"""

@@ -1,0 +1,111 @@
+"""What does a search write down?
+
+Every line of metrics holds how likely each choice is by now, so that the way to the pattern
+can be looked at afterwards; the result is the architecture, not the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+from parformer.errors import FolderError
+from parformer.search.session import SearchSession
+from parformer.train.loop import Journal
+from parformer.train.metrics import read_metrics
+from parformer.train.run import METRICS, write_result
+from parformer.train.schedule import rate
+
+DIGITS = 5
+"""Digits that a probability is written down with."""
+
+
+class SearchJournal(Journal):
+    """Metrics, checkpoints and in the end the architecture of one seed."""
+
+    def log(self, step: int, loss: float, norm: float, speed: float, *, last: bool) -> None:
+        session = cast(SearchSession, self.session)
+        if session.turn.kind == "weights":
+            self.tally.add(loss)
+        self.watch.step(step, loss, speed)
+        if (step % self.config.log_every and not last) or self.metrics is None:
+            return
+        row: dict[str, Any] = {"loss": self.tally.take() if self.tally.count else loss}
+        row |= {
+            "gradient": norm,
+            "rate": rate(step - 1, self.config),
+            "temperature": round(session.temperature(step - 1), DIGITS),
+            "tokens_per_second": round(speed, 1),
+            "probabilities": rounded(session.probabilities().tolist()),
+        }
+        cost = session.relative_cost()
+        if cost is not None:
+            row |= {
+                "cost": round(float(cost.detach()), DIGITS),
+                "lambda": round(session.penalty, DIGITS),
+            }
+        self.metrics.add(step, row)
+
+    def finish(self, steps: int) -> dict[str, Any]:
+        session = cast(SearchSession, self.session)
+        cost = session.relative_cost()
+        result: dict[str, Any] = {
+            "steps": steps,
+            "seed": self.config.seed,
+            "pattern": str(session.space.pattern(session.picks)),
+            "picks": session.picks,
+            "probabilities": session.probabilities().tolist(),
+            "cost": None if cost is None else float(cost.detach()),
+            "changed": session.changed,
+            "early": steps < self.config.steps,
+        }
+        if self.metrics is not None:
+            self.metrics.settle()
+            write_result(self.path, result)
+        return result
+
+
+def rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [[round(value, DIGITS) for value in row] for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun:
+    """A finished search of one seed: what it found, and how it came there."""
+
+    result: Mapping[str, Any]
+    history: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, path: Path, result: Mapping[str, Any]) -> SeedRun:
+        rows = [row for row in read_metrics(path / METRICS) if "probabilities" in row]
+        if not rows:
+            raise FolderError(f"{str(path / METRICS)!r} tells nothing of the search; restore it")
+        return cls(result, rows)
+
+    def fall_after_change(self) -> float:
+        """The share by which the loss still fell after the pattern had last changed."""
+        width = max(1, len(self.history) // 20)
+        changed = self.result["changed"]
+        before = [row["loss"] for row in self.history if row["step"] <= changed][-width:]
+        after = [row["loss"] for row in self.history if row["step"] > changed][-width:]
+        if not before or not after:
+            return 0.0
+        start, end = fmean(before), fmean(after)
+        return max(0.0, (start - end) / start)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in search.json."""
+
+        def column(name: str) -> list[Any] | None:
+            return [row[name] for row in self.history] if name in self.history[0] else None
+
+        history = {
+            name: column(name)
+            for name in ("step", "loss", "temperature", "probabilities", "cost", "lambda")
+        }
+        kept = ("seed", "pattern", "picks", "probabilities", "steps", "changed", "early")
+        return {**{name: self.result[name] for name in kept}, "history": history}
