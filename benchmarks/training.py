@@ -304,7 +304,7 @@ def loop_share(threads: int, steps: int) -> list[str]:
             updated = time.perf_counter()
             session.reading.batches.at(step)  # once more, for the clock
             read = time.perf_counter()
-            journal.log(step + 1, float(loss), float(norm), 1.0)
+            journal.log(step + 1, float(loss), float(norm), 1.0, last=False)
             written = time.perf_counter()
             for name, value in zip(
                 spent, (updated - began, read - updated, written - read), strict=True
