@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import tomli_w
 from parformer.config import ModelConfig, presets
 from parformer.errors import ConfigError
 from parformer.fields import parse_assignment
-from parformer.recipe import DataConfig, Recipe, TrainConfig, read_recipe
+from parformer.recipe import DataConfig, Recipe, SearchConfig, TrainConfig, read_recipe
 from tests.train.test_run import CHANGED_FREELY, OTHER
 
 
@@ -45,7 +47,9 @@ def test_every_field_can_be_set(name: str) -> None:
     recipe = read_recipe("pocket", {**base, name: read})
     found = getattr(getattr(recipe, section), field)
     assert (str(found) if name == "model.pattern" else found) == value
-    assert found != getattr(getattr(read_recipe("pocket"), section), field)
+    before = getattr(read_recipe("pocket"), section) or SearchConfig()
+    assert found != getattr(before, field)
+    assert read_recipe("pocket").replaced({**base, name: read}) == recipe
 
 
 @pytest.mark.parametrize("field", [f.name for f in fields(ModelConfig)])
@@ -64,7 +68,10 @@ def test_every_field_of_the_model_can_be_named(field: str) -> None:
         ({"trian.steps": 3}, r"unknown section 'trian'; did you mean 'train'\?"),
         ({"steps": 3}, r"'steps' lacks its section.* did you mean train.steps\?"),
         ({"pattern": "sf"}, r"did you mean model.pattern\?"),
-        ({"nonsense": 1}, r"'nonsense' lacks its section, one of model, data, train, search; such as train.steps"),
+        (
+            {"nonsense": 1},
+            r"'nonsense' lacks its section, one of model, data, train, search; such as train.steps",
+        ),
         ({"train.steps": 0}, "train.steps must be at least 1, got 0"),
         ({"train.steps": 1.5}, "train.steps must be a whole number, got 1.5"),
         ({"train.steps": "many"}, "train.steps must be a whole number, got 'many'"),
@@ -79,6 +86,33 @@ def test_every_field_of_the_model_can_be_named(field: str) -> None:
         ({"train.mask": 0.0}, "train.mask is a share between 0 and 1, got 0"),
         ({"train.final_rate": 1.0}, "train.final_rate 1 is above train.learning_rate"),
         ({"train.optimizer": "sgd"}, "train.optimizer must be one of 'adam', .* got 'sgd'"),
+        ({"search.layers": 2}, "search.layers 2 cannot be cut into thirds .* give at least 3"),
+        ({"search.layers": -1}, "search.layers must be at least 0, got -1"),
+        ({"search.seeds": 0}, "search.seeds must be at least 1, got 0"),
+        ({"search.cycle": 1}, "search.cycle 1 leaves no turn for the architecture"),
+        ({"search.cycle": -1}, "search.cycle must be at least 0"),
+        ({"search.mode": "hard"}, "search.mode must be one of 'soft', 'sampled', got 'hard'"),
+        ({"search.warmup": 1.0}, "search.warmup is a share from 0 to below 1, got 1"),
+        ({"search.ramp": -0.1}, "search.ramp is a share from 0 to below 1, got -0.1"),
+        ({"search.floor": 1.0}, "search.floor is a share from 0 to below 1, got 1"),
+        ({"search.share": 0.0}, "search.share is a share between 0 and 1, got 0"),
+        ({"search.share": 1.0}, "search.share is a share between 0 and 1, got 1"),
+        ({"search.patience": 0.0}, "search.patience is a share above 0, got 0"),
+        ({"search.patience": 1.1}, "search.patience is a share"),
+        ({"search.beta1": 1.0}, "search.beta1 is a share from 0 to below 1, got 1"),
+        ({"search.learning_rate": 0.0}, "search.learning_rate must be above 0, got 0"),
+        ({"search.temperature": -5.0}, "search.temperature must be above 0, got -5"),
+        ({"search.final_temperature": 0.0}, "search.final_temperature must be above 0, got 0"),
+        ({"search.steering": 0.0}, "search.steering must be above 0, got 0"),
+        ({"search.weight_decay": -1.0}, "search.weight_decay must not be negative, got -1"),
+        (
+            {"search.temprature": 1.0},
+            r"field of \[search\] 'temprature'; did you mean 'temperature'",
+        ),
+        (
+            {"search.penalty": "flops=1", "search.limit": "flops=0.5x"},
+            "search.penalty 'flops=1' and search.limit 'flops=0.5x' are two ways",
+        ),
         ({"data.corpus": ""}, "data.corpus is empty"),
         ({"data.vocab_size": -1}, "data.vocab_size must be at least 0"),
         ({"data.tokenizer": "words"}, "data.tokenizer must be one of"),
@@ -102,8 +136,27 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_every_field_is_described() -> None:
     """A line of help stands below each field, in the source where people look for it."""
     source = (Path(__file__).parents[1] / "src" / "parformer" / "recipe.py").read_text("utf-8")
-    lines = source.splitlines()
-    for cls in (DataConfig, TrainConfig):
-        for field in fields(cls):
-            (place,) = [i for i, line in enumerate(lines) if line.startswith(f"    {field.name}: ")]
-            assert lines[place + 1].startswith('    """'), field.name
+    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    for cls in (DataConfig, TrainConfig, SearchConfig):
+        body = classes[cls.__name__].body
+        described = {
+            line.target.id
+            for line, below in pairwise(body)
+            if isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        }
+        assert described == {field.name for field in fields(cls)}
+
+
+def test_a_search_is_part_of_a_recipe_only_where_it_is_asked_for() -> None:
+    plain = read_recipe("pocket")
+    assert plain.search is None
+    assert "search" not in plain.to_dict()
+    asked = plain.replaced({"search.seeds": 2})
+    assert asked.search == SearchConfig(seeds=2)
+    assert asked == read_recipe("pocket", {"search.seeds": 2})
+    assert Recipe.from_dict(asked.to_dict()) == asked
+    for name in ("pocket-search", "par-search"):
+        assert read_recipe(name).search is not None

@@ -195,6 +195,9 @@ class SearchConfig:
     """How even it is in the end; with the same as at first it stays constant."""
     floor: float = 0.0
     """Share of every layer's mixing that is given to all its choices alike."""
+    guard: float = 0.25
+    """A layer keeps a kind of block if the loss, when the warm-up ends, would grow by this share
+    or more without it, whatever the search settles on; 0 keeps nothing."""
     patience: float = 0.75
     """Stop when the pattern has not changed for so large a share of what follows the warm-up."""
 
@@ -219,6 +222,8 @@ class SearchConfig:
             )
         if self.cycle == 1:
             raise ConfigError("search.cycle 1 leaves no turn for the architecture; give 2 or more")
+        if self.guard < 0:
+            raise ConfigError(f"search.guard must not be negative, got {self.guard:g}")
         for name in ("warmup", "ramp", "floor"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from parformer.data.letters import Bytes
 from parformer.errors import ConfigError, FolderError
 from parformer.model import build
-from parformer.recipe import DataConfig, Recipe, TrainConfig
+from parformer.recipe import DataConfig, Recipe, SearchConfig, TrainConfig
 from parformer.train import run as runs
 from parformer.train.run import (
     FREE,
@@ -66,6 +66,24 @@ OTHER: dict[str, Any] = {
     "train.first_step_full": True,
     "train.precision": "bf16",
     "train.compile": "on",
+    "search.layers": 5,
+    "search.choices": "sf",
+    "search.mode": "sampled",
+    "search.warmup": 0.1,
+    "search.share": 0.3,
+    "search.cycle": 7,
+    "search.learning_rate": 0.5,
+    "search.weight_decay": 0.1,
+    "search.beta1": 0.8,
+    "search.beta2": 0.8,
+    "search.temperature": 3.0,
+    "search.final_temperature": 1.0,
+    "search.floor": 0.1,
+    "search.patience": 0.5,
+    "search.penalty": "flops=0.2",
+    "search.limit": "latency=0.5x",
+    "search.ramp": 0.5,
+    "search.steering": 0.5,
 }
 CHANGED_FREELY: dict[str, Any] = {
     "train.threads": 2,
@@ -77,7 +95,14 @@ CHANGED_FREELY: dict[str, Any] = {
     "train.checkpoint_every": 4,
     "train.keep": 3,
     "data.local": "elsewhere",
+    "search.seeds": 3,
 }
+
+
+def recipe_for(name: str) -> Recipe:
+    """A training, or a search where one of its fields is meant."""
+    recipe = make_recipe()
+    return replace(recipe, search=SearchConfig()) if name.startswith("search.") else recipe
 
 
 def test_a_run_is_written_and_read_back(tmp_path: Path) -> None:
@@ -108,14 +133,15 @@ def test_the_configuration_comes_last(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_table_of_changes_is_complete() -> None:
     assert set(CHANGED_FREELY) == FREE
-    for section, cls in (("data", DataConfig), ("train", TrainConfig)):
+    sections = {"data": DataConfig, "train": TrainConfig, "search": SearchConfig}
+    for section, cls in sections.items():
         names = {f"{section}.{field.name}" for field in fields(cls)}
         assert names == {n for n in OTHER | CHANGED_FREELY if n.startswith(section)}
 
 
 @pytest.mark.parametrize("name", sorted(OTHER))
 def test_another_training_is_refused(name: str) -> None:
-    stored = make_recipe()
+    stored = recipe_for(name)
     section, field = name.split(".")
     values = stored.to_dict()
     if name == "model.family":
@@ -131,10 +157,22 @@ def test_another_training_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(CHANGED_FREELY))
 def test_what_moves_no_weight_may_change(name: str) -> None:
-    stored = make_recipe()
+    stored = recipe_for(name)
     asked = stored.replaced({name: CHANGED_FREELY[name]})
     assert agree(stored, asked, {name}, Path("here")) == asked
     assert agree(stored, asked, set(), Path("here")) == stored  # unless nobody asked for it
+
+
+def test_a_search_and_a_training_do_not_mix() -> None:
+    training, search = recipe_for("train.steps"), recipe_for("search.layers")
+    for stored, asked, words in (
+        (training, search, "holds a training; go on with parformer train, or choose another --run"),
+        (search, training, "holds a search; go on with parformer search, or choose another --run"),
+    ):
+        with pytest.raises(ConfigError, match=words) as caught:
+            agree(stored, asked, set(), Path("here"))
+        assert "\n" not in str(caught.value)
+    assert agree(search, search, set(), Path("here")) == search
 
 
 def test_what_was_left_open_stays_as_it_was_decided() -> None:

@@ -144,7 +144,6 @@ def run(arguments: argparse.Namespace) -> None:
     if goes_on:
         asked = read_run(arguments.run).replaced(changes)
     else:
-        changes.setdefault("search.layers", 0)  # a search, whatever the recipe is for
         asked = read_recipe(arguments.model or DEFAULT, changes)
     path = arguments.run or Path("runs") / run_name(arguments.model or DEFAULT, asked)
     search_and_tell(arguments, asked, path, changes)

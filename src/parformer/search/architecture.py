@@ -4,9 +4,8 @@ Pure functions of arrays: Gumbel noise comes in as an argument, and nothing here
 models, files or clocks. Layers may have different numbers of choices: arrays are as wide
 as the widest, and an entry that is no choice holds −inf, which no gradient ever moves.
 
->>> theta_lc = masked(torch.zeros(2, 3), widths=[3, 2])
->>> probabilities(theta_lc).sum(dim=1).tolist(), probabilities(theta_lc)[1].tolist()
-([1.0, 1.0], [0.5, 0.5, 0.0])
+>>> probabilities(torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, -math.inf, -math.inf]])).tolist()
+[[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]]
 """
 
 # l layer, c choice
@@ -15,16 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import combinations
-from typing import TypeAlias
+from heapq import nlargest
+from itertools import combinations, pairwise
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from parformer.errors import ConfigError
 
-Choice: TypeAlias = tuple[float, float, int]
-"""Price, log-probability and number of one of a layer's choices."""
+Choice: TypeAlias = tuple[int, float, int]
+"""Price in whole units, log-probability and number of one of a layer's choices."""
 
 Trail: TypeAlias = "tuple[int, Trail] | None"
 """The picks of some first layers, the last one first."""
@@ -32,19 +32,10 @@ Trail: TypeAlias = "tuple[int, Trail] | None"
 Way: TypeAlias = tuple[int, float, Trail]
 """Price in whole units, log-probability and picks of some first layers."""
 
+Scored = TypeVar("Scored", Choice, Way)
+
 MOST_WAYS = 100_000
 """How many ways to go on the search for the best picks compares at each layer."""
-
-
-def masked(theta_lc: Tensor, widths: Sequence[int]) -> Tensor:
-    """The parameters with −inf where a layer has no such choice.
-
-    A trained tensor should itself hold only finite numbers and pass through here: weight
-    decay or a norm would turn an infinite one into NaN.
-    """
-    places_c = torch.arange(theta_lc.shape[1], device=theta_lc.device)
-    widths_l = torch.tensor(widths, device=theta_lc.device)
-    return theta_lc.masked_fill(places_c >= widths_l[:, None], -math.inf)
 
 
 def gumbel_noise(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
@@ -113,106 +104,100 @@ def best_picks(
     """The most probable architecture whose prices add up to the limit at most.
 
     Exact, and prices are summed without rounding; only where more than `MOST_WAYS` stay open,
-    as for dozens of choices as probable as they are dear, the smallest differences in
-    probability are passed over. Of two architectures equally probable the cheaper one is taken. Choices of
+    as with many choices that are as probable as they are dear, the least promising are given
+    up. Of two architectures equally probable the cheaper one is taken. Choices of
     log-probability −inf are none.
 
     >>> best_picks([[-0.1, -2.0], [-0.2, -1.0]], prices=[[3, 1], [3, 1]], limit=4)
     [0, 1]
     """
-    rows = [_worthwhile(row, price) for row, price in zip(log_probabilities, prices, strict=True)]
-    likeliest = [row[-1] for row in rows]
-    if limit == math.inf:
-        return [pick for _, _, pick in likeliest]
     # every float is a whole number of some tiny unit, and whole numbers add up exactly
-    unit = max(price.as_integer_ratio()[1] for row in rows for price, _, _ in row)
-    room = _units(limit, unit)
-    if sum(_units(price, unit) for price, _, _ in likeliest) <= room:
+    unit = max(price.as_integer_ratio()[1] for row in prices for price in row)
+    rows = [
+        _worthwhile(row, [_units(price, unit) for price in price_row])
+        for row, price_row in zip(log_probabilities, prices, strict=True)
+    ]
+    least = sum(row[0][0] for row in rows)
+    # from here on, prices are what a choice costs more than its layer's cheapest
+    rows = [[(price - row[0][0], gain, pick) for price, gain, pick in row] for row in rows]
+    likeliest = [row[-1] for row in rows]
+    if limit == math.inf or _price(likeliest) <= _units(limit, unit) - least:
         return [pick for _, _, pick in likeliest]
-    cheapest = [_units(row[0][0], unit) for row in rows]
-    if sum(cheapest) > room:
+    if (room := _units(limit, unit) - least) < 0:
         raise ConfigError(
-            f"no picks cost {limit:g} or less, the cheapest cost {sum(cheapest) / unit:g}; "
-            "raise the limit"
+            f"no picks cost {limit:g} or less, the cheapest cost {least / unit:g}; raise the limit"
         )
-    exchange, reached = _exchange_rate(rows, limit)
+    return _knapsack(rows, room)
 
+
+def _knapsack(rows: Sequence[Sequence[Choice]], room: int) -> list[int]:
+    """The picks of the best score, one in each row, whose prices fit into the room."""
+    exchange, reached = _exchange_rate(rows, room)
+    reached -= 1e-9  # rounding must not rule out the best
+    most = MOST_WAYS // max(map(len, rows))
+    hope = math.fsum(_worth(row, exchange) for row in rows)
     # front: the ways through the layers so far that no other beats in both price and score
     front: list[Way] = [(0, 0.0, None)]
-    most = MOST_WAYS // max(map(len, rows))
-    needed, slack = sum(cheapest), 1e-9  # rounding must not rule out the best
-    hope = math.fsum(_worth(row, exchange) for row in rows)
-    for row, least in zip(rows, cheapest, strict=True):
-        needed -= least
+    for row in rows:
         hope -= _worth(row, exchange)
-        steps = [(_units(price, unit), gain, pick) for price, gain, pick in row]
         ways: list[Way] = [
-            (cost + price, score + gain, (pick, trail))
-            for price, gain, pick in steps
-            for cost, score, trail in front
-            if cost + price + needed <= room
-            # what is left to spend buys no more than the exchange rate says
-            and score + gain + hope + exchange * ((room - cost - price) / unit) > reached - slack
+            (price + more, score + gain, (pick, trail))
+            for more, gain, pick in row
+            for price, score, trail in front
+            if price + more <= room
+            # the room left buys no more than the exchange rate says
+            and score + gain + hope + (room - price - more) * exchange >= reached
         ]
         ways.sort(key=lambda way: (way[0], -way[1]))
-        front = _thinned(ways)
+        front = _unbeaten(ways)
         if len(front) > most:
-            grain = (front[-1][1] - front[0][1]) / most
-            slack += grain
-            front = _thinned(front, grain)
+            front = sorted(nlargest(most, front, key=lambda way: way[1] - way[0] * exchange))
     return _picks(front[-1][2])
 
 
-def _thinned(ways: Iterable[Way], grain: float = 0.0) -> list[Way]:
-    """Of ways by rising price, those that score more than a grain above what is cheaper."""
-    kept: list[Way] = []
-    for way in ways:
-        if not kept or way[1] > kept[-1][1] + grain:
-            kept.append(way)
-    return kept
-
-
-def _worthwhile(row: Sequence[float], prices: Sequence[float]) -> list[Choice]:
-    """A layer's choices, cheapest first, without those that cost more for no more probability."""
-    assert all(gain == -math.inf for gain in row[len(prices) :]), "a choice without a price"
-    choices = sorted(
-        ((price, gain, pick) for pick, (price, gain) in enumerate(zip(prices, row, strict=False))),
-        key=lambda choice: (choice[0], -choice[1]),
-    )
-    kept: list[Choice] = []
+def _unbeaten(choices: Iterable[Scored]) -> list[Scored]:
+    """Those that score more than all before them, which cost less."""
+    kept: list[Scored] = []
     for choice in choices:
         if choice[1] > (kept[-1][1] if kept else -math.inf):
             kept.append(choice)
+    return kept
+
+
+def _worthwhile(row: Sequence[float], prices: Sequence[int]) -> list[Choice]:
+    """A layer's choices, cheapest first, without those that cost more for no more probability."""
+    assert all(gain == -math.inf for gain in row[len(prices) :]), "a choice without a price"
+    choices = [(price, row[pick], pick) for pick, price in enumerate(prices)]
+    kept = _unbeaten(sorted(choices, key=lambda choice: (choice[0], -choice[1])))
     assert kept, "a layer without choices"
     return kept
 
 
-def _exchange_rate(rows: Sequence[Sequence[Choice]], limit: float) -> tuple[float, float]:
-    """What a unit of price is worth in log-probability, and a score that is within the limit.
+def _exchange_rate(rows: Sequence[Sequence[Choice]], room: int) -> tuple[float, float]:
+    """What price is worth in log-probability, and a score that is known to fit.
 
-    At this rate the layers, each for itself, choose about as much as the limit allows
-    (Lagrange's multiplier); it bounds what any way to go on can still gain.
+    At this rate the layers, each for itself, choose about as much as there is room for
+    (Lagrange's multiplier), which bounds what any way to go on can still gain.
     """
-    low, high = 0.0, 1.0
-    while _spent(rows, high) > limit and high < 1e300:
-        high *= 4
-    for _ in range(100):
+
+    def chosen(exchange: float) -> list[Choice]:
+        return [max(row, key=lambda choice: choice[1] - choice[0] * exchange) for row in rows]
+
+    # at the steepest rise of all, every layer is content with its cheapest choice
+    low, high = 0.0, max((b[1] - a[1]) / (b[0] - a[0]) for row in rows for a, b in pairwise(row))
+    for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _spent(rows, middle) > limit else (low, middle)
-    score = math.fsum(_chosen(row, high)[1] for row in rows)
-    return high, score
-
-
-def _chosen(row: Sequence[Choice], exchange: float) -> Choice:
-    return max(row, key=lambda choice: choice[1] - exchange * choice[0])
+        low, high = (middle, high) if _price(chosen(middle)) > room else (low, middle)
+    fitting = chosen(high) if _price(chosen(high)) <= room else [row[0] for row in rows]
+    return high, math.fsum(gain for _, gain, _ in fitting)
 
 
 def _worth(row: Sequence[Choice], exchange: float) -> float:
-    return max(gain - exchange * price for price, gain, _ in row)
+    return max(gain - price * exchange for price, gain, _ in row)
 
 
-def _spent(rows: Sequence[Sequence[Choice]], exchange: float) -> float:
-    return math.fsum(_chosen(row, exchange)[0] for row in rows)
+def _price(choices: Iterable[Choice]) -> int:
+    return sum(price for price, _, _ in choices)
 
 
 def _units(price: float, unit: int) -> int:

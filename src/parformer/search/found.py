@@ -11,13 +11,14 @@ from parformer import __version__
 from parformer.costs import cost
 from parformer.measure.device import describe_device
 from parformer.measure.models import measure_models
-from parformer.pattern import Pattern, par, sandwich
+from parformer.pattern import ALPHABET, Pattern, par, sandwich
 from parformer.recipe import Recipe
 from parformer.search.architecture import agreement
+from parformer.search.guard import Removal, needed_kinds, overruled
 from parformer.search.journal import SeedRun
 from parformer.search.plan import Pace, target_of
 from parformer.search.prices import Prices, baseline_pattern
-from parformer.search.session import Timetable, decode, space_of
+from parformer.search.session import Timetable, decode, likeliest, space_of
 from parformer.train.loop import Watch
 
 FORMAT = "parformer-search-1"
@@ -44,6 +45,7 @@ def summarise(
     runs: Sequence[SeedRun],
     prices: Prices | None,
     pace: Pace,
+    timetable: Timetable,
     command: str,
     watch: Watch,
 ) -> dict[str, Any]:
@@ -52,11 +54,15 @@ def summarise(
     space, target = space_of(recipe), target_of(recipe)
     mean = average([run.result["probabilities"] for run in runs])
     logs = [[math.log(max(value, 1e-300)) for value in row] for row in mean]
-    picks = decode(logs, prices, target)
+    removal, guard = mean_removal(runs), recipe.search.guard
+    picks = decode(logs, space, prices, target, removal, guard)
+    kept: dict[int, str] = {}
+    if removal is not None and guard:
+        needs = needed_kinds(removal, space, guard)
+        alone = likeliest(logs, prices, target)
+        kept = {layer: needs[layer] for layer in overruled(alone, needs, space)}
     pattern = space.pattern(picks)
     compared = compare_costs({"found": pattern, **rivals(len(space.layers))}, recipe, watch)
-    planned = recipe.train.steps
-    timetable = Timetable.of(planned, recipe.search, planned)
     step = pace.mean(timetable)
     return {
         "format": FORMAT,
@@ -66,12 +72,12 @@ def summarise(
         "layers": len(space.layers),
         "choices": [str(choice) for choice in space.layers[0]],
         "mode": recipe.search.mode,
-        "steps": planned,
+        "steps": timetable.steps,
         "warmup_steps": timetable.warmup,
         "probabilities": mean,
         "agreement": agreement([run.result["picks"] for run in runs]),
         "seeds": [run.to_dict() for run in runs],
-        "warnings": warnings(runs, prices, recipe),
+        "warnings": [*guard_words(kept, guard), *warnings(runs, prices, recipe)],
         "target": None
         if target is None
         else {"metric": target.metric}
@@ -104,6 +110,27 @@ def average(tables: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
         [sum(values) / len(tables) for values in zip(*rows, strict=True)]
         for rows in zip(*tables, strict=True)
     ]
+
+
+def mean_removal(runs: Sequence[SeedRun]) -> Removal | None:
+    """What the supernets of all seeds would lose, on average; None where they were not asked."""
+    tables = [run.result["removal"] for run in runs]
+    if any(table is None for table in tables):
+        return None
+    return Removal.mean([Removal.from_json(table) for table in tables])
+
+
+def guard_words(kept: Mapping[int, str], guard: float) -> list[str]:
+    """Where the search settled on something else than what was needed when the warm-up ended."""
+    said = []
+    for kind in sorted(set(kept.values())):
+        layers = [str(layer + 1) for layer, letter in kept.items() if letter == kind]
+        said.append(
+            f"Layer {', '.join(layers)} keeps {ALPHABET[kind]}: the search had settled on another "
+            "block, but when the warm-up ended the loss would have grown by more than "
+            f"{guard:.0%} without it. Search longer, or with a longer search.warmup, to be sure."
+        )
+    return said
 
 
 def warnings(runs: Sequence[SeedRun], prices: Prices | None, recipe: Recipe) -> list[str]:

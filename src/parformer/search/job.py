@@ -15,12 +15,20 @@ from typing import Any
 
 from parformer import folder
 from parformer.data.tokens import Prepared
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
 from parformer.search.found import rivals, summarise, with_retrained
 from parformer.search.journal import SearchJournal, SeedRun
-from parformer.search.plan import Pace, find_pace, find_prices, settle, target_of
+from parformer.search.plan import (
+    Pace,
+    find_pace,
+    find_prices,
+    settle,
+    target_of,
+    timetable_of,
+    without_carried_state,
+)
 from parformer.search.prices import Prices
 from parformer.search.session import SearchSession, space_of
 from parformer.train.distributed import Workers
@@ -64,8 +72,10 @@ def search_differentiable(
         measured.update(as_measured(prices, pace))
         return recipe
 
-    if recipe is not None and recipe.search is None:
-        recipe = replace(recipe, search=SearchConfig())
+    if recipe is not None:
+        recipe = replace(recipe, search=recipe.search or SearchConfig())
+        # before it is compared with what a run holds, which was made of this
+        recipe = without_carried_state(recipe, watch)
     with running(recipe, path, decide, chosen, workers, watch) as (recipe, prepared):
         if recipe.search is None:
             raise ConfigError(
@@ -77,8 +87,9 @@ def search_differentiable(
             return ended
         found: dict[str, Any] = {}
         if workers.first:
+            timetable = timetable_of(recipe, prepared.splits["train"].tokens)
             found = finished_search(path, len(ended)) or summarise(
-                recipe, ended, prices, pace, command, watch
+                recipe, ended, prices, pace, timetable, command, watch
             )
             write_found(path, found)
         found = json.loads(workers.share(json.dumps(found)))
@@ -108,8 +119,14 @@ def know_device(
     if not known and workers.first:
         replace_file(path / DEVICE, json.dumps(measured, indent=2) + "\n")
     values = folder.read_json(path, DEVICE) if known else measured
-    prices = None if values["prices"] is None else Prices.from_dict(values["prices"])
-    return prices, Pace.from_dict(values["pace"])
+    try:
+        prices = None if values["prices"] is None else Prices.from_dict(values["prices"])
+        return prices, Pace.from_dict(values["pace"])
+    except (KeyError, TypeError, ValueError, ParformerError) as problem:
+        raise FolderError(
+            f"{str(path / DEVICE)!r} is broken ({problem}); remove it, and what it says is "
+            "measured again"
+        ) from None
 
 
 def search_seeds(

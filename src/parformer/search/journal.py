@@ -6,6 +6,7 @@ can be looked at afterwards; the result is the architecture, not the weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from parformer.train.schedule import rate
 
 DIGITS = 5
 """Digits that a probability is written down with."""
+HISTORY = 200
+"""Lines of metrics at most that search.json has of a seed: more than a figure can show."""
 
 
 class SearchJournal(Journal):
@@ -59,6 +62,7 @@ class SearchJournal(Journal):
             "picks": session.picks,
             "probabilities": session.probabilities().tolist(),
             "cost": None if cost is None else float(cost.detach()),
+            "removal": None if session.removal is None else session.removal.to_json(),
             "changed": session.changed,
             "early": steps < self.config.steps,
         }
@@ -81,9 +85,11 @@ class SeedRun:
 
     @classmethod
     def read(cls, path: Path, result: Mapping[str, Any]) -> SeedRun:
-        rows = [row for row in read_metrics(path / METRICS) if "probabilities" in row]
+        file = path / METRICS
+        written = read_metrics(file) if file.is_file() else []
+        rows = [row for row in written if "probabilities" in row]
         if not rows:
-            raise FolderError(f"{str(path / METRICS)!r} tells nothing of the search; restore it")
+            raise FolderError(f"{str(file)!r} tells nothing of the search; restore it")
         return cls(result, rows)
 
     def fall_after_change(self) -> float:
@@ -99,13 +105,15 @@ class SeedRun:
 
     def to_dict(self) -> dict[str, Any]:
         """As in search.json."""
+        # from the end, so that the last line is among them
+        rows = self.history[:: -math.ceil(len(self.history) / HISTORY)][::-1]
 
         def column(name: str) -> list[Any] | None:
-            return [row[name] for row in self.history] if name in self.history[0] else None
+            return [row[name] for row in rows] if name in rows[0] else None
 
         history = {
             name: column(name)
             for name in ("step", "loss", "temperature", "probabilities", "cost", "lambda")
         }
-        kept = ("seed", "pattern", "picks", "probabilities", "steps", "changed", "early")
+        kept = ("seed", "pattern", "picks", "probabilities", "removal", "steps", "changed", "early")
         return {**{name: self.result[name] for name in kept}, "history": history}

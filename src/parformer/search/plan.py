@@ -83,7 +83,6 @@ def settle(
 ) -> tuple[Recipe, Prices | None, Pace]:
     """The recipe with nothing left open, the blocks' prices, and the pace."""
     began = time.monotonic()
-    recipe = without_carried_state(recipe, watch)
     refuse_impossible(recipe, tokens, workers)
     limit = recipe.train.time
     recipe = recipe.replaced({"train.compile": "off", "train.time": 0.0})

@@ -33,6 +33,7 @@ from parformer.search.architecture import (
     steer,
     temperature_at,
 )
+from parformer.search.guard import Removal, needed_kinds, put_back
 from parformer.search.prices import Prices, Target
 from parformer.search.space import SearchSpace
 from parformer.search.supernet import Supernet, build_supernet, supernet_from
@@ -54,6 +55,8 @@ PLACES = 64
 OWN = "architecture/"
 """What begins the names of the architecture's tensors in a checkpoint."""
 NUMBERS = OWN + "numbers"
+TESTED = 2
+"""Batches that the removal test looks at."""
 
 Kind = Literal["weights", "architecture"]
 
@@ -156,6 +159,8 @@ class SearchSession(Session):
         """How much of the loss one baseline's cost counts for, in this update."""
         self.steered = 0.0
         """The penalty that a limit has led to so far."""
+        self.removal: Removal | None = None
+        """What the supernet would lose without each choice, once the warm-up is over."""
         self.picks = self.decode()
         self.changed = self.timetable.warmup
         """The update after which the pattern was last another one than before."""
@@ -183,17 +188,55 @@ class SearchSession(Session):
 
     def update(self, step: int) -> tuple[Tensor, Tensor]:
         self.turn = self.timetable.at(step)
+        if step == self.timetable.warmup and self.search.guard and self.search.mode == "soft":
+            self.removal = self.test_removal()
         self.penalty = self._penalty_at(step)
-        weights_lc = mixing_weights(
-            self.architecture(), self._noise(step), self.temperature(step), self.search.floor
-        )
         drawn = None
+        if self.search.mode == "soft" and step < self.timetable.warmup:
+            # evenly and without noise: weights that change at every step keep the blocks from
+            # learning what takes several of them together
+            weights_lc = self.probabilities()
+        else:
+            weights_lc = mixing_weights(
+                self.architecture(), self._noise(step), self.temperature(step), self.search.floor
+            )
         if self.search.mode == "sampled":
             drawn = cast("list[int]", weights_lc.argmax(-1).tolist())
         if self.turn.kind == "weights":
             self.model.mix(weights_lc.detach(), drawn)
             return self._update_weights(step)
         return self._update_architecture(step, weights_lc, drawn)
+
+    @torch.no_grad()
+    def test_removal(self) -> Removal:
+        """What the loss of the architecture's text grows by without each choice of each layer."""
+        even_lc = self.probabilities()
+        self.model.eval()
+        whole = self._mixed_loss(even_lc)
+        rows = []
+        for layer, choices in enumerate(self.space.layers):
+            row = []
+            for choice in range(len(choices)):
+                without_lc = even_lc.clone()
+                without_lc[layer, choice] = 0.0
+                without_lc[layer] /= without_lc[layer].sum()
+                row.append(self._mixed_loss(without_lc) / whole - 1)
+            rows.append(tuple(row))
+        self.model.train()
+        return Removal(tuple(rows))
+
+    def _mixed_loss(self, weights_lc: Tensor) -> float:
+        """The loss of a few batches of the architecture's text, nothing remembered before them."""
+        self.model.mix(weights_lc)
+        total = torch.zeros((), device=self.workers.device)
+        for number in range(TESTED):
+            read = self.other_reading.batches.at(number, self.rows)
+            with self.precision():
+                tokens_bt, targets_bt = read.tokens_bt.to(total.device), read.targets_bt
+                loss = self.model(tokens_bt, None, targets_bt.to(total.device)).loss
+            assert loss is not None
+            total += loss / TESTED
+        return float(self.workers.average(total))
 
     def _update_weights(self, step: int) -> tuple[Tensor, Tensor]:
         loss = self.gradient(self.reading, self.turn.index, step)
@@ -220,17 +263,16 @@ class SearchSession(Session):
                 parameter.requires_grad_(True)
         assert leaf_lc.grad is not None
         weights_lc.backward(self.workers.average(leaf_lc.grad))  # type: ignore[no-untyped-call]
-        cost = self.relative_cost()
-        if cost is not None and self.penalty:
+        if self.penalty:
+            # as warm as the mixing, or the price would outweigh the loss while that is even
+            cost = self.relative_cost(self.temperature(step))
+            assert cost is not None
             (self.penalty * cost).backward()  # type: ignore[no-untyped-call]
         assert self.architecture.numbers_lc.grad is not None
         norm = self.architecture.numbers_lc.grad.norm()
         if bool(torch.isfinite(loss) & torch.isfinite(norm)):
             self.adam.step()
-            if cost is not None and self.target is not None and self.target.limit is not None:
-                self.steered = steer(
-                    self.steered, float(cost.detach()), self.target.limit, self.search.steering
-                )
+            self._steer()
             self._notice_change(step + 1)
         self.adam.zero_grad()
         return loss, norm
@@ -244,6 +286,14 @@ class SearchSession(Session):
         done = (step - self.timetable.warmup) / max(1, self.timetable.tuning)
         ramp = self.search.ramp
         return self.target.penalty * (min(1.0, max(0.0, done) / ramp) if ramp else 1.0)
+
+    def _steer(self) -> None:
+        """Raise the penalty while the limit is not met, lower it while there is room."""
+        cost = self.relative_cost()
+        if cost is None or self.target is None or self.target.limit is None:
+            return
+        now = float(cost.detach())
+        self.steered = steer(self.steered, now, self.target.limit, self.search.steering)
 
     def _notice_change(self, ended: int) -> None:
         picks = self.decode()
@@ -259,14 +309,15 @@ class SearchSession(Session):
         return gumbel_noise((layers, choices), generator).to(numbers_lc)
 
     def temperature(self, step: int) -> float:
-        search, share = self.search, step / max(1, self.config.steps)
-        return temperature_at(share, search.temperature, search.final_temperature)
+        """Falls once the architecture moves."""
+        done = max(0, step - self.timetable.warmup) / max(1, self.timetable.tuning)
+        return temperature_at(done, self.search.temperature, self.search.final_temperature)
 
-    def relative_cost(self) -> Tensor | None:
+    def relative_cost(self, temperature: float = 1.0) -> Tensor | None:
         """What the architecture is expected to cost, of the interleaved model's."""
         if self.prices is None:
             return None
-        chances_lc = self.probabilities()
+        chances_lc = probabilities(self.architecture() / temperature)
         relative_lc = self.prices.relative_lc().to(chances_lc)
         return expected_cost(chances_lc, relative_lc, self.prices.relative_fixed)
 
@@ -277,7 +328,7 @@ class SearchSession(Session):
         """The likeliest choice of every layer, within the limit if there is one."""
         logs_lc = self.architecture().detach().log_softmax(-1).tolist()
         rows = [row[: len(c)] for row, c in zip(logs_lc, self.space.layers, strict=True)]
-        return decode(rows, self.prices, self.target)
+        return decode(rows, self.space, self.prices, self.target, self.removal, self.search.guard)
 
     def settled(self, step: int) -> bool:
         if step >= self.config.steps:
@@ -304,6 +355,7 @@ class SearchSession(Session):
                 "changed": self.changed,
                 "picks": self.picks,
                 "steered": self.steered,
+                "removal": None if self.removal is None else self.removal.to_json(),
             },
         )
 
@@ -326,17 +378,35 @@ class SearchSession(Session):
         self.other_reading.restore(self.model, memory, int(progress["architecture_position"]))
         self.changed, self.steered = int(progress["changed"]), float(progress["steered"])
         self.picks = [int(pick) for pick in progress["picks"]]
+        if progress["removal"] is not None:
+            self.removal = Removal.from_json(progress["removal"])
 
 
 def decode(
+    log_probabilities: Sequence[Sequence[float]],
+    space: SearchSpace,
+    prices: Prices | None,
+    target: Target | None,
+    removal: Removal | None,
+    guard: float,
+) -> list[int]:
+    """The likeliest architecture, within the limit if there is one.
+
+    A layer keeps the kind of block that the removal test found it to need.
+    """
+    if removal is not None and guard:
+        needs = needed_kinds(removal, space, guard)
+        log_probabilities = put_back(log_probabilities, needs, space)
+    return likeliest(log_probabilities, prices, target)
+
+
+def likeliest(
     log_probabilities: Sequence[Sequence[float]], prices: Prices | None, target: Target | None
 ) -> list[int]:
-    """The likeliest architecture; the likeliest of those within the limit where there is one."""
     if prices is None or target is None or target.limit is None:
         flat = [[0.0] * len(row) for row in log_probabilities]
         return best_picks(log_probabilities, flat)
-    relative = [[price / prices.baseline for price in row] for row in prices.choices]
-    return best_picks(log_probabilities, relative, target.limit - prices.relative_fixed)
+    return best_picks(log_probabilities, prices.choices, prices.room(target.limit))
 
 
 def space_of(recipe: Recipe) -> SearchSpace:
@@ -349,11 +419,10 @@ def share_out(tokens: Tokens, recipe: Recipe) -> tuple[Tokens, Tokens]:
     """The weights' part of the text and the architecture's, each from all over it."""
     assert recipe.search is not None
     each = len(tokens) // PLACES
-    cut = each - round(recipe.search.share * each)
     needed = recipe.train.batch * (train_length(recipe) + 1)
-    least = PLACES * min(cut, each - cut)
-    if least < needed:
-        whole = math.ceil(needed / min(recipe.search.share, 1 - recipe.search.share))
+    cut = own_part(each, recipe.search.share)
+    if PLACES * min(cut, each - cut) < needed:
+        whole = shortest(needed, recipe.search.share)
         raise CorpusError(
             f"the train split has {len(tokens):,} tokens, but a search with {recipe.train.batch} "
             f"texts of {train_length(recipe)} needs {whole:,}: {recipe.search.share:.0%} of them "
@@ -361,3 +430,16 @@ def share_out(tokens: Tokens, recipe: Recipe) -> tuple[Tokens, Tokens]:
         )
     rows = np.asarray(tokens[: PLACES * each]).reshape(PLACES, each)
     return rows[:, :cut].ravel(), rows[:, cut:].ravel()
+
+
+def own_part(each: int, share: float) -> int:
+    """How much of a stretch is the weights'."""
+    return each - round(share * each)
+
+
+def shortest(needed: int, share: float) -> int:
+    """The shortest text of which both parts have so many tokens."""
+    each = math.ceil(needed / PLACES)
+    while PLACES * min(own_part(each, share), each - own_part(each, share)) < needed:
+        each += 1
+    return PLACES * each

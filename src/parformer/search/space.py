@@ -45,20 +45,15 @@ class SearchSpace:
         """The same choices for every layer, written as a pattern.
 
         >>> str(SearchSpace.uniform(2, "s[heads=2] s[heads=4] f").pattern([1, 2]))
-        's[heads=4] f'
+        's[heads=4]f'
         """
         _check_layers(layers)
         return cls((Pattern.parse(choices).blocks,) * layers)
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """How many choices each layer has."""
-        return tuple(map(len, self.layers))
-
-    @property
     def size(self) -> int:
         """How many sequences of choices there are."""
-        return prod(self.widths)
+        return prod(map(len, self.layers))
 
     def pattern(self, picks: Sequence[int]) -> Pattern:
         """The architecture of one choice per layer; identities do nothing and are left out.

@@ -116,7 +116,7 @@ class Mixture(Block):
             after.append(kept)
         if weight.requires_grad:
             # times one: exactly the drawn block's answer, with the gradient of its probability
-            y_btd = y_btd * (1 + weight - weight.detach())
+            y_btd = y_btd * (1 + (weight - weight.detach()))
         return y_btd, together(after)
 
     def recall(self, tensors: Mapping[str, Tensor]) -> BlockState:
