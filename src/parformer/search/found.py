@@ -60,7 +60,8 @@ def summarise(
     if removal is not None and guard:
         needs = needed_kinds(removal, space, guard)
         alone = likeliest(logs, prices, target)
-        kept = {layer: needs[layer] for layer in overruled(alone, needs, space)}
+        refused = overruled(picks, needs, space)  # by a limit, which has the last word
+        kept = {n: needs[n] for n in overruled(alone, needs, space) if n not in refused}
     pattern = space.pattern(picks)
     compared = compare_costs({"found": pattern, **rivals(len(space.layers))}, recipe, watch)
     step = pace.mean(timetable)

@@ -182,7 +182,9 @@ def target_of(recipe: Recipe) -> Target | None:
 def find_pace(recipe: Recipe, tokens: Tokens, workers: Workers) -> Pace:
     """Time updates of the supernet and of the interleaved model in turn, then forget both."""
     assert recipe.search is not None
-    turns = recipe.replaced({"search.cycle": 2, "search.warmup": 0.0, "train.warmup": 1})
+    turns = recipe.replaced(
+        {"search.cycle": 2, "search.warmup": 0.0, "search.guard": 0.0, "train.warmup": 1}
+    )
     search = SearchSession(turns, tokens, workers=workers)
     layers = len(space_of(recipe).layers)
     plain = replace(recipe.replaced({"model.pattern": baseline_pattern(layers)}), search=None)

@@ -41,13 +41,10 @@ from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.optimizers import (
     MOMENTS,
-    clip_gradients,
     load_state_tensors,
     make_adam,
-    set_learning_rate,
     state_tensors,
 )
-from parformer.train.schedule import rate
 from parformer.train.session import Session, make_batches, train_length
 
 PLACES = 64
@@ -188,7 +185,7 @@ class SearchSession(Session):
 
     def update(self, step: int) -> tuple[Tensor, Tensor]:
         self.turn = self.timetable.at(step)
-        if step == self.timetable.warmup and self.search.guard and self.search.mode == "soft":
+        if step == self.timetable.warmup > 0 and self.search.guard and self.search.mode == "soft":
             self.removal = self.test_removal()
         self.penalty = self._penalty_at(step)
         drawn = None
@@ -241,12 +238,7 @@ class SearchSession(Session):
     def _update_weights(self, step: int) -> tuple[Tensor, Tensor]:
         loss = self.gradient(self.reading, self.turn.index, step)
         self.workers.average_gradients(self.parameters)
-        norm = clip_gradients(self.parameters, self.config.clip)
-        if bool(torch.isfinite(loss) & torch.isfinite(norm)):
-            set_learning_rate(self.optimizer, rate(step, self.config))
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss, norm
+        return self.move(step, loss)
 
     def _update_architecture(
         self, step: int, weights_lc: Tensor, drawn: list[int] | None

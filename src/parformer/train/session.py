@@ -113,7 +113,10 @@ class Session:
 
         The weights stay as they are where either is not finite; the caller has to ask.
         """
-        loss = self.gradient(self.reading, step, step)
+        return self.move(step, self.gradient(self.reading, step, step))
+
+    def move(self, step: int, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the weights by their gradients, if these and the loss are numbers."""
         norm = clip_gradients(self.parameters, self.config.clip)
         if bool(torch.isfinite(loss) & torch.isfinite(norm)):
             set_learning_rate(self.optimizer, rate(step, self.config))
