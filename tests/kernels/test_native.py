@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +14,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import parformer as pf
-from parformer.kernels import native
+from parformer.kernels import extension, native
 from parformer.kernels.activations import gelu_tanh, linear_gelu, times_slope
 from parformer.kernels.attention import MOST_KEYS, attention, usable
 from parformer.kernels.entropy import cross_entropy
 from parformer.model import Model
 from tests.conftest import lively, noise, small_config
 
-needs_compiler = pytest.mark.skipif(native.library() is None, reason="needs a C++ compiler")
+needs_compiler = pytest.mark.skipif(
+    not extension.find_compilers() or native.find_gemm() is None, reason="needs a C++ compiler"
+)
 
 MODELS: dict[str, dict[str, Any]] = {
     "relative": {"family": "transformer-xl", "mem_len": 70},
@@ -194,15 +197,16 @@ def test_the_plain_way_is_the_usual_one() -> None:
 
 @pytest.mark.parametrize("missing", ["compiler", "multiplication", "sense"])
 def test_without_what_it_needs_all_goes_the_plain_way(
-    missing: str, monkeypatch: pytest.MonkeyPatch
+    missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("PARFORMER_CACHE", str(tmp_path))
     if missing == "compiler":
-        monkeypatch.setattr(native.shutil, "which", lambda name: None)
+        monkeypatch.setattr(extension.shutil, "which", lambda name: None)
     elif missing == "multiplication":
         monkeypatch.setattr(native, "find_gemm", lambda: None)
     else:
         failed = subprocess.CompletedProcess([], 1)
-        monkeypatch.setattr(native.subprocess, "run", lambda *_, **__: failed)
+        monkeypatch.setattr(extension.subprocess, "run", lambda *_, **__: failed)
     monkeypatch.setattr(native, "_library", None)
     monkeypatch.setattr(native, "_failed", False)
     assert not native.enable()

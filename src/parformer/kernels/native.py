@@ -1,6 +1,6 @@
 """Is there a compiler, so that training can use kernels made for this very CPU?
 
-`enable()` compiles native.cpp (a second or two) and loads it; from then on, attention and
+`enable()` compiles native.cpp (a second or two, once) and loads it; from then on, attention and
 GELU of this process take the compiled way wherever a gradient is wanted. Without a compiler,
 or with a torch that lacks a matrix multiplication to call, all goes the plain way: the same
 maths, with other roundings. So whoever wants the same numbers again has to choose alike.
@@ -9,21 +9,12 @@ maths, with other roundings. So whoever wants the same numbers again has to choo
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-COMPILERS = ("g++", "clang++", "c++")
-FLAGS = (
-    *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17"),
-    # vectors need these two; anything freer would let zeros and infinities come out wrong
-    *("-fno-math-errno", "-fno-trapping-math"),
-)
+from parformer.kernels.extension import Unavailable, load, typed
+
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the kernels take; they compute in fp32."""
 
@@ -31,8 +22,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Library:
     """The compiled functions; tensors are given as their addresses."""
 
-    def __init__(self, path: Path, gemm: int) -> None:
-        library = ctypes.CDLL(str(path))
+    def __init__(self, library: ctypes.CDLL, gemm: int) -> None:
         self.gemm = gemm
         self.attention_forward = typed(library.attention_forward, 11)
         self.attention_backward = typed(library.attention_backward, 16)
@@ -40,13 +30,6 @@ class Library:
         self.gelu_backward = typed(library.gelu_backward, 8)
         self.cross_entropy_forward = typed(library.cross_entropy_forward, 7)
         self.cross_entropy_backward = typed(library.cross_entropy_backward, 8)
-
-
-def typed(function: Callable[..., None], arguments: int) -> Callable[..., None]:
-    """Addresses and counts alike are 64 bits wide."""
-    function.argtypes = (ctypes.c_void_p,) * arguments  # type: ignore[attr-defined]
-    function.restype = None  # type: ignore[attr-defined]
-    return function
 
 
 _library: Library | None = None
@@ -72,22 +55,13 @@ def library() -> Library | None:
 
 
 def build() -> Library | None:
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     gemm = find_gemm()
-    if compiler is None or gemm is None or not sys.platform.startswith("linux"):
+    if gemm is None:
         return None
-    source = Path(__file__).with_name("native.cpp")
-    # a private folder: nobody else can put a file into its place, and none goes stale
-    with tempfile.TemporaryDirectory(prefix="parformer-") as folder:
-        target = Path(folder) / "native.so"
-        command = [compiler, *FLAGS, str(source), "-o", str(target)]
-        done = subprocess.run(command, capture_output=True, check=False)
-        if done.returncode:
-            return None
-        try:
-            return Library(target, gemm)
-        except (OSError, AttributeError):
-            return None
+    try:
+        return Library(load(Path(__file__).with_suffix(".cpp"), seconds=2), gemm)
+    except Unavailable:
+        return None
 
 
 def find_gemm() -> int | None:
