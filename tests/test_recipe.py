@@ -99,6 +99,7 @@ def test_every_field_of_the_model_can_be_named(field: str) -> None:
         ({"search.share": 1.0}, "search.share is a share between 0 and 1, got 1"),
         ({"search.patience": 0.0}, "search.patience is a share above 0, got 0"),
         ({"search.patience": 1.1}, "search.patience is a share"),
+        ({"search.guard": -0.1}, "search.guard must not be negative, got -0.1"),
         ({"search.beta1": 1.0}, "search.beta1 is a share from 0 to below 1, got 1"),
         ({"search.learning_rate": 0.0}, "search.learning_rate must be above 0, got 0"),
         ({"search.temperature": -5.0}, "search.temperature must be above 0, got -5"),

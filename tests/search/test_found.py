@@ -37,7 +37,8 @@ KEYS = {
     *("compared", "effort", "device", "retrained", "command", "version", "date"),
 }
 SEED_KEYS = {
-    *("seed", "pattern", "picks", "probabilities", "steps", "changed", "early", "history"),
+    *("seed", "pattern", "picks", "probabilities", "removal", "steps", "changed", "early"),
+    "history",
 }
 
 
@@ -59,6 +60,7 @@ def made_up(
         "picks": picks,
         "probabilities": table,
         "cost": 0.9 if priced else None,
+        "removal": None,
         "changed": 5,
         "early": False,
     }
@@ -177,6 +179,45 @@ def test_what_is_found_is_within_its_limit(clock: Clock) -> None:
     assert free["picks"] == [0, 0, 1]
     assert free["target"] == {"metric": "flops", "penalty": 0.1}
     search_page(found)
+
+
+GUARDED: dict[str, Any] = {"search__guard": 0.1}
+NEEDED = [[0.3, 0.0, 0.0], [0.0, 0.05, 0.9], [0.0, 0.2, 0.0]]
+"""The first layer needs its attention, the third its feed-forward; nobody needs nothing."""
+
+
+def test_what_a_layer_cannot_do_without_is_kept(clock: Clock) -> None:
+    found = told(clock, [made_up([1, 1, 1], removal=NEEDED)], **GUARDED)
+    assert found["picks"] == [0, 1, 1]
+    assert found["seeds"][0]["removal"] == NEEDED
+    (said,) = found["warnings"]
+    assert said.startswith("Layer 1 keeps self-attention: the search had settled on another")
+    assert "grown by more than 10% without it" in said
+    agreed = told(clock, [made_up([0, 1, 1], removal=NEEDED)], **GUARDED)
+    assert (agreed["picks"], agreed["warnings"]) == ([0, 1, 1], [])
+    assert told(clock, [made_up([1, 1, 1], removal=NEEDED)])["picks"] == [1, 1, 1]  # no guard
+
+
+def test_all_seeds_are_asked_what_they_need(clock: Clock) -> None:
+    """On average: what one of two seeds needs a little is needed by none."""
+    nothing = [[0.0] * 3] * 3
+    half = [made_up([1, 1, 1], removal=NEEDED), made_up([1, 1, 1], seed=1, removal=nothing)]
+    assert told(clock, half, **GUARDED)["picks"] == [0, 1, 1]  # 15% on average
+    strict = told(clock, half, search__guard=0.2)
+    assert strict["picks"] == [1, 1, 1]
+    mixed = [made_up([1, 1, 1], removal=NEEDED), made_up([1, 1, 1], seed=1)]
+    assert told(clock, mixed, **GUARDED)["picks"] == [1, 1, 1]  # one was not asked
+
+
+def test_a_limit_has_the_last_word_and_nothing_else_is_said(clock: Clock) -> None:
+    recipe = make_recipe(search__limit="flops=0.4x", **GUARDED)
+    prices, _ = aims(recipe)
+    assert prices is not None
+    assert prices.total([0, 2, 2]) > 0.4  # no room for a single attention
+    runs = [made_up([1, 1, 1], removal=NEEDED, cost=0.3)]
+    found = told(clock, runs, search__limit="flops=0.4x", **GUARDED)
+    assert 0 not in found["picks"]
+    assert not any("keeps self-attention" in said for said in found["warnings"])
 
 
 def test_costs_are_those_of_the_plain_models(clock: Clock) -> None:

@@ -52,7 +52,7 @@ def make_recipe(family: str = "transformer-xl", /, **changes: Any) -> Recipe:
     Two of them warm up; then come cycles of three, of which the last is the architecture's.
     """
     search: dict[str, Any] = {"layers": 3, "choices": "sfi", "warmup": 0.25, "cycle": 3}
-    search |= {"learning_rate": 0.05, "patience": 1.0}
+    search |= {"learning_rate": 0.05, "patience": 1.0, "guard": 0.0}
     plain = trials.make_recipe(family).replaced({f"search.{n}": v for n, v in search.items()})
     plain = plain.replaced({"train.evaluate_every": 8})
     return plain.replaced({name.replace("__", "."): value for name, value in changes.items()})

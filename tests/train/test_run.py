@@ -80,6 +80,7 @@ OTHER: dict[str, Any] = {
     "search.final_temperature": 1.0,
     "search.floor": 0.1,
     "search.patience": 0.5,
+    "search.guard": 0.5,
     "search.penalty": "flops=0.2",
     "search.limit": "latency=0.5x",
     "search.ramp": 0.5,

@@ -178,7 +178,7 @@ def search_and_tell(
                 | {"patterns": [seed["pattern"] for seed in searched.found.get("seeds", ())]}
             )
         elif searched.finished:
-            farewell(searched, path)
+            farewell(searched, path, arguments.model or DEFAULT)
     if not searched.finished:
         raise Stopped(
             f"stopped in {searched.where} after step {searched.step:,}, everything is saved; go "
@@ -194,14 +194,15 @@ def write_report(searched: Searched, path: Path) -> None:
     replace_file(path / REPORT, search_page(searched.found))
 
 
-def farewell(searched: Searched, path: Path) -> None:
+def farewell(searched: Searched, path: Path, model: str) -> None:
     from parformer.report.search import found_table
 
     console = make_console()
     console.print(found_table(searched.found))
+    corpus, pattern = map(shlex.quote, (searched.found["corpus"], searched.found["pattern"]))
     for line in (
         f"report: {path / REPORT}",
-        f"train:  parformer train {DEFAULT} --pattern '{searched.found['pattern']}'",
+        f"train:  parformer train {model} --corpus {corpus} --pattern {pattern}",
     ):
         console.print(line, soft_wrap=True, markup=False)
 
