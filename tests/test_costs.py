@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from parformer.blocks import BLOCKS, Cost
+from parformer.blocks.sru import Recurrent
 from parformer.config import FAMILIES, ModelConfig, preset, presets
 from parformer.costs import ModelCost, cost
 from parformer.embedding import token_shares
@@ -119,13 +120,20 @@ def test_published_gigaflops_come_out(name: str, published: int) -> None:
 
 
 @st.composite
-def patterns(draw: st.DrawFn, *, free_heads: bool) -> str:
+def patterns(draw: st.DrawFn, *, free_heads: bool, causal: bool) -> str:
     """A few blocks of every kind, some with sizes of their own."""
     heads = st.sampled_from([1, 2, 4])
+    recurrent = {c for c, cls in BLOCKS.items() if issubclass(cls, Recurrent)}
     choices = [
-        st.sampled_from(sorted(BLOCKS)),
+        st.sampled_from(sorted(BLOCKS if causal else BLOCKS.keys() - recurrent)),
         st.builds("f[inner={}]".format, st.integers(1, 20)),
     ]
+    if causal:
+        choices += [
+            st.sampled_from(["r[full]", "r[norm=off]", "a[qkv]", "a[norm=pre]"]),
+            st.builds("r[width={}]".format, st.integers(1, 9)),
+            st.builds("a[heads={},width=4]".format, heads),
+        ]
     if free_heads:
         choices += [
             st.builds("s[heads={},head={}]".format, heads, st.sampled_from([2, 6])),
@@ -162,7 +170,7 @@ def configs(draw: st.DrawFn) -> ModelConfig:
     values["positions"] = draw(st.sampled_from(positions))
     values["position_bias"] = draw(st.sampled_from(["shared", "per-layer"]))
     shared = values["positions"] == "relative" and values["position_bias"] == "shared"
-    values["pattern"] = draw(patterns(free_heads=not shared))
+    values["pattern"] = draw(patterns(free_heads=not shared, causal=bool(causal)))
     values["d_inner"] = draw(st.integers(1, 20))
     values["d_head"] = draw(st.sampled_from([0, 6])) if shared else 0
     values["n_kv_head"] = draw(st.sampled_from([0, 1]))
@@ -262,7 +270,9 @@ def test_the_price_of_any_state_is_what_gets_kept(
     with torch.no_grad():
         for _ in range(2 + memory // 16):
             state = model(torch.zeros(batch, 16, dtype=torch.int64), state).state
-    assert state.bytes == price.state_bytes == price.state_bytes_per_token * batch * memory
+    cells = 4 * batch * config.d_model * sum(map(config.pattern.count, "ra"))
+    kept = price.state_bytes_per_token * batch * memory
+    assert state.bytes == price.state_bytes == kept + cells
 
 
 @pytest.mark.parametrize("name", presets())
@@ -304,7 +314,7 @@ def test_each_different_block_is_priced_once(monkeypatch: pytest.MonkeyPatch) ->
             "tgt_len 60 and mem_len 5 exceed the window of 64; lower one of them or raise max_len",
         ),
         ({"family": "bert"}, {"mem_len": 3}, "sees both sides has no memory, got mem_len 3"),
-        ({"pattern": "sr"}, {}, r"block 'r' \(SRU recurrence\) cannot be built yet"),
+        ({"pattern": "sl"}, {}, r"block 'l' \(LSRA\) cannot be built yet"),
         ({"pattern": "<sf>x2"}, {}, "bottleneck '<sf>' cannot be built yet"),
         ({"pattern": "f[innr=3]"}, {}, "unknown option 'innr' in .*; known options: inner"),
         ({"pattern": "f[inner=3.5]"}, {}, "takes a whole number, got 3.5"),

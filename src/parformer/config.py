@@ -110,6 +110,27 @@ FAMILIES: Mapping[str, Mapping[str, object]] = {
         "head": "lm",
         "output_bias": False,
     },
+    # SRU++ as its authors train it; r and a have a norm of their own, so norms are for s and f.
+    "sru": {
+        "positions": "none",
+        "position_bias": "none",
+        "norm": "pre",
+        "norm_type": "layer",
+        "norm_eps": 1e-5,
+        "final_norm": False,
+        "activation": "gelu",
+        "gated": False,
+        "attention_bias": False,
+        "feed_forward_bias": True,
+        "inner_dropout": True,
+        "causal": True,
+        "scale_embedding": False,
+        "embedding_norm": False,
+        "token_types": 0,
+        "pooler": False,
+        "head": "lm",
+        "output_bias": True,
+    },
 }
 
 
@@ -117,7 +138,7 @@ FAMILIES: Mapping[str, Mapping[str, object]] = {
 class ModelConfig:
     """Everything that decides a model's weights and its maths."""
 
-    family: Literal["transformer-xl", "gpt2", "bert", "llama"]
+    family: Literal["transformer-xl", "gpt2", "bert", "llama", "sru"]
     """What fills in the fields below that are left open."""
     pattern: Pattern
     """Which blocks, in which order; a text is read as one."""
@@ -135,6 +156,8 @@ class ModelConfig:
     """Let heads that don't divide d_model round their width down, as LiteTransformerSearch does."""
     n_kv_head: int = 0
     """Heads that keys and values have, shared by groups of queries; 0 means as many as queries."""
+    d_attention: int = 0
+    """Width inside an `r` or `a` block without `width=`; 0 means a quarter of d_model."""
 
     positions: Literal["relative", "learned", "rotary", "none"] = FAMILY
     """How a block knows where a token stands."""
@@ -205,7 +228,7 @@ class ModelConfig:
     tgt_len: int = 0
     """Tokens per step when nothing else is said; 0 means the window, max_len."""
     mem_len: int = 0
-    """Tokens of memory that relative attention carries from step to step."""
+    """Tokens of memory carried from step to step, where positions are relative or none."""
     clamp_len: int = -1
     """Distances beyond this count as this; -1 means never."""
     same_length: bool = False
@@ -222,6 +245,7 @@ class ModelConfig:
         for name in (
             "d_head",
             "n_kv_head",
+            "d_attention",
             "max_len",
             "d_embed",
             "token_types",
@@ -266,10 +290,16 @@ class ModelConfig:
                 f"relative positions need an even d_model, got {self.d_model}; "
                 f"try {self.d_model + 1}"
             )
-        if self.same_length and (self.positions != "relative" or self.mem_len == 0):
+        windows = self.positions not in ("relative", "none")
+        if self.same_length and (windows or self.mem_len == 0):
             raise ConfigError(
                 f"same_length needs relative positions and a memory, got {self.positions!r} "
                 f"positions and mem_len {self.mem_len}; set mem_len, such as 640"
+            )
+        if self.same_length and self.positions == "none" and self.pattern.count("s"):
+            raise ConfigError(
+                f"same_length without positions is for a blocks, and {str(self.pattern)!r} has s; "
+                "set positions='relative' or same_length=false"
             )
 
     def _check_embedding(self) -> None:

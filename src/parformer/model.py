@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from parformer import folder
 from parformer.blocks.base import Block, BlockState, Context, Linear, find_block, make_norm
+from parformer.blocks.sru import Recurrent
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.embedding import IGNORE, Embedding, Head, check_tokens, make_head
@@ -33,6 +34,9 @@ from parformer.errors import ConfigError, FolderError, InputError, ParformerErro
 
 MAX_PARAMETERS = 2**40
 """More than anyone builds: beyond it a size is a slip of the pen, or hostile."""
+
+DROPPED_AT_THE_END = ("transformer-xl", "sru")
+"""Families whose authors drop some of what the head reads, too."""
 
 WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What a weight may be kept as."""
@@ -90,6 +94,9 @@ class Model(nn.Module):
             find_block(spec)(config, spec.options)  # type: ignore[call-arg]
             for spec in config.pattern
         )
+        if config.family == "sru":
+            # its authors drop what the last block gives only once, on the way to the head
+            cast(Block, self.blocks[-1]).dropout = 0.0
         self.final_norm = make_norm(config) if config.final_norm else None
         self.head = make_head(config, self.embedding.words)
         self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
@@ -188,7 +195,7 @@ class Model(nn.Module):
         """The numbers of one step: hidden, what blocks remember, pooled, losses of targets."""
         x_btd, after = self._run(tokens, before, memory, position, token_types, padding)
         pooled = None if self.pooler is None else torch.tanh(self.pooler(x_btd[:, 0]))
-        if self.training and self.config.dropout and self.config.family == "transformer-xl":
+        if self.training and self.config.dropout and self.config.family in DROPPED_AT_THE_END:
             x_btd = F.dropout(x_btd, self.config.dropout)
         losses_n = None
         if targets_n is not None:
@@ -412,6 +419,7 @@ def build(
 
 
 M = TypeVar("M", bound=Model)
+N = TypeVar("N", bound=nn.Module)
 
 
 def realise(
@@ -466,8 +474,8 @@ def build_from(config: ModelConfig, weights: Mapping[str, Tensor]) -> Model:
     return refill(_outline(config), weights)
 
 
-def refill(outline: M, weights: Mapping[str, Tensor]) -> M:
-    """Give these weights to a model that was made on the device `meta`."""
+def refill(outline: N, weights: Mapping[str, Tensor]) -> N:
+    """Give these weights to a module that was made on the device `meta`."""
     _fill(outline, weights, "the weights", InputError, "cpu")
     return outline.eval()
 
@@ -483,7 +491,7 @@ def _outline(config: ModelConfig) -> Model:
         return Model(config)
 
 
-def _place(model: Model, make: Callable[[nn.Parameter], Tensor]) -> None:
+def _place(model: nn.Module, make: Callable[[nn.Parameter], Tensor]) -> None:
     """Give the weights of an outline their place; shared ones stay shared."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
@@ -494,7 +502,7 @@ def _place(model: Model, make: Callable[[nn.Parameter], Tensor]) -> None:
 
 
 def _fill(
-    model: Model,
+    model: nn.Module,
     weights: Mapping[str, Tensor],
     what: str,
     refusal: type[ParformerError],
@@ -525,9 +533,16 @@ def initialise(model: Model, generator: torch.Generator) -> None:
     """First weights, as each family's authors draw them."""
     config = model.config
     xl = config.family == "transformer-xl"
+    reach = math.sqrt(3 / config.d_model) if config.family == "sru" else None
     # GPT-2 lets the sum of many residual blocks start no larger than that of one.
     shrink = 1 / math.sqrt(len(config.pattern)) if config.family == "gpt2" else 1.0
+    drawn: set[nn.Parameter] = set()
+    for module in model.modules():
+        if isinstance(module, Recurrent):
+            drawn |= module.draw(generator)
     for name, parameter in model.named_parameters():
+        if parameter in drawn:
+            continue
         if "norm" in name:
             if name.endswith("bias"):
                 parameter.zero_()
@@ -537,6 +552,11 @@ def initialise(model: Model, generator: torch.Generator) -> None:
                 parameter.fill_(1.0)
         elif name.split(".")[-1] in ("bias", "cluster_bias"):
             parameter.zero_()
+        elif reach is not None and not name.startswith("blocks."):
+            if "projection" in name:
+                nn.init.xavier_uniform_(parameter, generator=generator)
+            else:
+                parameter.uniform_(-reach, reach, generator=generator)
         elif "projection" in name:
             parameter.normal_(0.0, config.projection_std, generator=generator)
         elif name.startswith("blocks.") and name.endswith("out.weight"):

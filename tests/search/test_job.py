@@ -179,6 +179,7 @@ def test_what_was_written_down_is_what_was_learned(here: Path, monkeypatch: Any)
     (seed,) = done.found["seeds"]
     assert seed["probabilities"] == session.probabilities().tolist()
     assert seed["picks"] == session.decode() == done.found["picks"]
+    assert seed["pattern"] == str(session.space.pattern(seed["picks"])) == done.found["pattern"]
     cost = session.relative_cost()
     assert cost is not None
     assert done.found["price"]["expected"] == float(cost.detach())

@@ -1,0 +1,246 @@
+"""SRU++: a recurrence whose projection is attention (Lei 2021).
+
+    z = W x            queries are z itself; keys and values are made from it: K = Wᵏ z, V = Wᵛ z
+    u = Wᵒ norm(z + α · softmax(z Kᵀ / √width) V)
+    h = recurrence(u, x)
+
+α starts from zero, so the recurrence learns first and attention sets in later. There are no
+positions: the recurrence tells where a token stands.
+"""
+
+# b batch, t time, m memory, n = m + t keys, d width, p width of the projection, h heads,
+# g = 2 h: keys of all heads, then values; k head width
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parformer.blocks.attention import see_mask
+from parformer.blocks.base import (
+    BYTES,
+    BlockState,
+    Context,
+    Cost,
+    Linear,
+    Options,
+    Shape,
+    block,
+    linear_cost,
+    make_norm,
+    norm_parameters,
+)
+from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
+from parformer.blocks.sru import Recurrent, inside_width, norm_place, recurrence_cost
+from parformer.config import ModelConfig
+from parformer.errors import ConfigError
+from parformer.kernels.attention import attend, usable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentiveMemory(BlockState):
+    """While training: the cell, and the inputs that attention may still look at."""
+
+    cell_bd: Tensor
+    inputs_bmd: Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.cell_bd.shape[0]
+
+    @property
+    def length(self) -> int:
+        return 0 if self.inputs_bmd is None else self.inputs_bmd.shape[1]
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.by_name().values()
+
+    def by_name(self) -> dict[str, Tensor]:
+        inputs = {} if self.inputs_bmd is None else {"inputs_bmd": self.inputs_bmd}
+        return {"cell_bd": self.cell_bd, **inputs}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentiveKeys(BlockState):
+    """For inference: the cell, and keys and values as they were projected."""
+
+    trainable: ClassVar[bool] = False
+    cell_bd: Tensor
+    past: KeyValueMemory | None
+
+    @property
+    def batch(self) -> int:
+        return self.cell_bd.shape[0]
+
+    @property
+    def length(self) -> int:
+        return 0 if self.past is None else self.past.length
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield self.cell_bd
+        yield from () if self.past is None else self.past.tensors()
+
+
+@block("a")
+class SRUAttention(Recurrent):
+    """A token asks the past before it mixes into the cell."""
+
+    options = {"heads": int, "width": int, "norm": str, "qkv": bool}  # noqa: RUF012
+    training_state = AttentiveMemory
+
+    def __init__(self, config: ModelConfig, options: Options) -> None:
+        inside, heads, place = attention_sizes(config, options)
+        super().__init__(config, inside)
+        self.heads, self.place = heads, place
+        self.dropatt = config.dropatt
+        self.project = Linear(config.d_model, inside, bias=False)
+        self.query = Linear(inside, inside, bias=False) if "qkv" in options else None
+        self.key_value = Linear(inside, 2 * inside, bias=False)
+        self.alpha = nn.Parameter(torch.empty(1))
+        self.inner_norm = None if place == "off" else make_norm(config, inside)
+
+    def forward(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        assert state is None or isinstance(state, AttentiveMemory | AttentiveKeys)
+        cell_bd = None if state is None else state.cell_bd
+        past: InputMemory | KeyValueMemory | None = None
+        if isinstance(state, AttentiveKeys):
+            past = state.past
+        elif state is not None and state.inputs_bmd is not None:
+            past = InputMemory(state.inputs_bmd)
+        after: AttentiveMemory | AttentiveKeys
+        if self.training and (context.memory > 0 or past is not None):
+            assert not isinstance(past, KeyValueMemory)  # Model refuses such a state
+            z_btp, seen_btp, inputs = self._with_inputs(x_btd, past, context)
+            y_btd, last_bd = self._after(x_btd, z_btp, seen_btp, cell_bd)
+            after = AttentiveMemory(last_bd, None if inputs is None else inputs.inputs_bmd)
+        else:
+            z_btp, seen_btp, keys = self._with_keys(x_btd, past, context)
+            y_btd, last_bd = self._after(x_btd, z_btp, seen_btp, cell_bd)
+            after = AttentiveMemory(last_bd) if keys is None else AttentiveKeys(last_bd, keys)
+        return y_btd, after
+
+    def _with_inputs(
+        self, x_btd: Tensor, past: InputMemory | None, context: Context
+    ) -> tuple[Tensor, Tensor, InputMemory | None]:
+        """Training: remembered inputs go through today's projections."""
+        all_bnd = x_btd if past is None else torch.cat((past.inputs_bmd, x_btd), dim=1)
+        z_bnp = self.project(all_bnd)
+        read_bnp = self._read(z_bnp)
+        first = 0 if past is None else past.length
+        kv_bnp = self.key_value(read_bnp)
+        q_btp = self._ask(read_bnp[:, first:])
+        kept = keep_inputs(all_bnd, context.memory)
+        return z_bnp[:, first:], self._attend(q_btp, kv_bnp, context), kept
+
+    def _with_keys(
+        self, x_btd: Tensor, past: InputMemory | KeyValueMemory | None, context: Context
+    ) -> tuple[Tensor, Tensor, KeyValueMemory | None]:
+        """Inference: remembered keys and values are used as they are."""
+        if isinstance(past, InputMemory):
+            kv_bmp = self.key_value(self._read(self.project(past.inputs_bmd)))
+            _, past = append(None, self._heads(kv_bmp), past.length, None)
+        z_btp = self.project(x_btd)
+        read_btp = self._read(z_btp)
+        q_btp, kv_btp = self._ask(read_btp), self.key_value(read_btp)
+        if past is None and context.memory == 0:
+            return z_btp, self._attend(q_btp, kv_btp, context), None
+        kv_bgnk, after = append(past, self._heads(kv_btp), context.memory, None)
+        return z_btp, self._attend_plainly(self._heads(q_btp), kv_bgnk, context), after
+
+    def _read(self, z_bnp: Tensor) -> Tensor:
+        """What queries, keys and values are made from."""
+        if self.place != "pre" or self.inner_norm is None:
+            return z_bnp
+        normed_bnp: Tensor = self.inner_norm(z_bnp)
+        return normed_bnp.to(z_bnp.dtype)  # under autocast a norm answers in fp32
+
+    def _ask(self, read_btp: Tensor) -> Tensor:
+        return read_btp if self.query is None else self.query(read_btp)
+
+    def _after(
+        self, x_btd: Tensor, z_btp: Tensor, seen_btp: Tensor, cell_bd: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """What attention saw joins the projection, and the recurrence takes both."""
+        inside_btp = z_btp + self.alpha * seen_btp
+        if self.place == "post" and self.inner_norm is not None:
+            inside_btp = self.inner_norm(inside_btp)
+        if self.training and self.inner_dropout:
+            inside_btp = F.dropout(inside_btp, self.inner_dropout)
+        return self.recur(x_btd, inside_btp, cell_bd)
+
+    def _heads(self, x_bnp: Tensor) -> Tensor:
+        width = self.key_value.in_features // self.heads
+        return x_bnp.view(*x_bnp.shape[:2], -1, width).transpose(1, 2)
+
+    def _attend(self, q_btp: Tensor, kv_bnp: Tensor, context: Context) -> Tensor:
+        """Attention over keys that were all projected in this step."""
+        keys, config = kv_bnp.shape[1], context.config
+        if not usable(q_btp, keys, self.dropatt if self.training else 0.0):
+            return self._attend_plainly(self._heads(q_btp), self._heads(kv_bnp), context)
+        limit = config.mem_len if config.same_length else keys
+        groups = {"heads": self.heads, "groups": self.heads}
+        return attend(q_btp, kv_bnp, None, None, **groups, causal=True, limit=limit)
+
+    def _attend_plainly(self, q_bhtk: Tensor, kv_bgnk: Tensor, context: Context) -> Tensor:
+        k_bhnk, v_bhnk = kv_bgnk.chunk(2, dim=1)
+        time, keys = q_bhtk.shape[2], k_bhnk.shape[2]
+        alone = time == keys and time > 1 and not context.config.same_length
+        seen_bhtk = F.scaled_dot_product_attention(
+            q_bhtk,
+            k_bhnk,
+            v_bhnk,
+            attn_mask=None if alone else see_mask(time, keys, context, q_bhtk),
+            is_causal=alone,
+            dropout_p=self.dropatt if self.training else 0.0,
+        )
+        return seen_bhtk.transpose(1, 2).flatten(2)
+
+    def zeros(self, batch: int, memory: int) -> BlockState | None:
+        weight = self.project.weight
+        width = weight.shape[1]
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        cell_bd = weight.new_zeros(batch, width, dtype=kind).detach()
+        return AttentiveMemory(cell_bd, weight.new_zeros(batch, memory, width).detach())
+
+    def draw(self, generator: torch.Generator) -> set[nn.Parameter]:
+        self.alpha.zero_()
+        return super().draw(generator)
+
+    @classmethod
+    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+        inside, _, place = attention_sizes(config, options)
+        batch, time, keys, d = shape.batch, shape.tgt_len, shape.keys, config.d_model
+        projected = linear_cost(d, inside, batch * keys, bias=False)
+        projected += linear_cost(inside, 2 * inside, batch * keys, bias=False)
+        cached = linear_cost(d, inside, batch * time, bias=False)
+        cached += linear_cost(inside, 2 * inside, batch * time, bias=False)
+        products = 2 * 2 * batch * time * keys * inside
+        row = BYTES * 2 * inside
+        price = recurrence_cost(config, inside, shape)
+        if "qkv" in options:
+            price += linear_cost(inside, inside, batch * time, bias=False)
+        norm = 0 if place == "off" else norm_parameters(config, inside)
+        return (
+            price
+            + Cost(projected.parameters, projected.flops, cached.flops_cached)
+            + Cost(1 + norm, products, products)
+            + Cost(state_bytes_per_token=row, state_bytes=row * batch * shape.memory)
+        )
+
+
+def attention_sizes(config: ModelConfig, options: Options) -> tuple[int, int, str]:
+    """The width inside an `a` block, its heads, and where its norm stands."""
+    inside, heads = inside_width(config, options), int(options.get("heads", 1))
+    if inside % heads:
+        raise ConfigError(
+            f"{heads} heads do not divide the width {inside} inside 'a[{options}]'; "
+            f"set width= or d_attention to a multiple of {heads}"
+        )
+    return inside, heads, norm_place("a", options, ("post", "pre", "off"))
