@@ -34,6 +34,7 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[bench]'
 	$(BIN)/python benchmarks/inference.py --write
 	$(BIN)/python benchmarks/training.py --write
+	$(BIN)/python benchmarks/search.py --write
 
 soak: $(READY)
 	$(BIN)/python -m pytest -n $(CPUS) -m soak

@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
     lines = search_table(read_recipe("pocket-search", changes), given.rounds)
     options = [o for o in arguments or sys.argv[1:] if o != "--write"]
     command = shlex.join(["python", "benchmarks/search.py", *options])
-    text = "\n".join([*lines, f"`{command}` — {Receipt.issue('search').line()}"])
+    text = "\n".join([*lines, "", f"`{command}` — {Receipt.issue('search').line()}"])
     print(text)
     if given.write:
         write("search", text)
