@@ -207,7 +207,7 @@ class SearchConfig:
     """What the pattern may cost, such as latency=0.7x: of the interleaved model's."""
     ramp: float = 0.0
     """Share of what follows the warm-up over which the penalty grows to its full height."""
-    steering: float = 0.05
+    steering: float = 0.2
     """How fast the penalty follows a limit that is not met."""
 
     def __post_init__(self) -> None:
