@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import re
 import signal
 import subprocess
@@ -63,11 +64,11 @@ def test_text_in_pattern_out(here: Path, clock: Clock, capsys: Any) -> None:
     assert found["layers"] == 3  # the recipe's own, not the model's four
     assert found["pattern"] in out
     assert "report: first/report.html" in out
-    assert f"--pattern '{found['pattern']}'" in out
+    assert f"--pattern {shlex.quote(found['pattern'])}" in out
     assert "3 layers choose from sfi, soft" in err
     assert "8 updates of 4 × 8 tokens, 2 seeds, run first" in err
     assert (here / "first" / "report.html").read_text("utf-8") == search_page(found)
-    assert found["command"].startswith("parformer ")
+    assert found["command"] == ("parformer search differentiable small.toml --run first --seeds 2")
 
 
 def test_json_is_for_machines(here: Path, clock: Clock, capsys: Any) -> None:

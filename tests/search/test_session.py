@@ -636,9 +636,7 @@ def test_weights_want_gradients_again_after_any_accident() -> None:
 @pytest.mark.parametrize("stop", [0, 1, 3, 5, 6, 9])
 def test_a_search_goes_on_bit_for_bit(family: str, mode: str, stop: int, tmp_path: Path) -> None:
     changes = {"search__penalty": "parameters=0.3"} if stop % 2 else {"search__limit": "flops=0.8x"}
-    recipe = make_recipe(
-        family, search__mode=mode, train__steps=11, search__guard=1e-4, **changes
-    )
+    recipe = make_recipe(family, search__mode=mode, train__steps=11, search__guard=1e-4, **changes)
     whole, broken = make_session(recipe), make_session(recipe)
     expected = updated(whole, 0, 11)
     assert (whole.removal is not None) == (mode == "soft")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
@@ -147,7 +148,9 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status is 0, or 2 for input that we cannot take."""
-    arguments = make_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = make_parser().parse_args(words)
+    arguments.command = shlex.join(["parformer", *words])
     try:
         arguments.act(arguments)
     except ParformerError as error:

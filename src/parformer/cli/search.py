@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +162,7 @@ def search_and_tell(
                 path,
                 chosen=changes,
                 retrain=arguments.retrain,
-                command=shlex.join(["parformer", *sys.argv[1:]]),
+                command=arguments.command,
                 workers=workers,
                 watch=screen,
             )
