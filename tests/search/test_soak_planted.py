@@ -55,7 +55,7 @@ def planted(seed: int, steps: int) -> Recipe:
     )
     search = read_recipe("pocket-search").search
     assert search is not None
-    search = replace(search, penalty="flops=0.1", layers=4)
+    search = replace(search, penalty="flops=0.1", layers=4, warmup=0.5)
     return Recipe(model=ModelConfig.from_dict(model), train=training, search=search)
 
 
@@ -73,10 +73,10 @@ def learned(recipe: Recipe, tokens: Tokens, pattern: str | Pattern) -> float:
     return sum(losses[-50:]) / 50
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(5))
 def test_recall_keeps_two_attention_blocks_in_a_row(seed: int) -> None:
     """What is learned late, by blocks that work together, is not given up before."""
-    recipe, tokens = planted(seed, 1400), recall_text(300_000, seed=seed)
+    recipe, tokens = planted(seed, 1800), recall_text(300_000, seed=seed)
     found = find(recipe, tokens)
     assert "ss" in found.letters
     assert learned(recipe, tokens, found) < learned(recipe, tokens, "(f)x4") - 0.2
