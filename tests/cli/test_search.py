@@ -68,7 +68,9 @@ def test_text_in_pattern_out(here: Path, clock: Clock, capsys: Any) -> None:
     assert "3 layers choose from sfi, soft" in err
     assert "8 updates of 4 × 8 tokens, 2 seeds, run first" in err
     assert (here / "first" / "report.html").read_text("utf-8") == search_page(found)
-    assert found["command"] == ("parformer search differentiable small.toml --run first --seeds 2")
+    assert found["command"] == (
+        "parformer search differentiable small.toml --run first --seeds 2 --device cpu"
+    )
 
 
 def test_json_is_for_machines(here: Path, clock: Clock, capsys: Any) -> None:

@@ -633,20 +633,25 @@ def test_weights_want_gradients_again_after_any_accident() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("stop", [0, 1, 3, 5, 6, 9])
-def test_a_search_goes_on_bit_for_bit(family: str, mode: str, stop: int, tmp_path: Path) -> None:
-    changes = {"search__penalty": "parameters=0.3"} if stop % 2 else {"search__limit": "flops=0.8x"}
-    recipe = make_recipe(family, search__mode=mode, train__steps=11, search__guard=1e-4, **changes)
-    whole, broken = make_session(recipe), make_session(recipe)
-    expected = updated(whole, 0, 11)
+@pytest.mark.parametrize(
+    "target", [{"search__penalty": "parameters=0.3"}, {"search__limit": "flops=0.8x"}]
+)
+def test_a_search_goes_on_bit_for_bit(
+    family: str, mode: str, target: dict[str, Any], tmp_path: Path
+) -> None:
+    """Broken off before the first update and after every one of them."""
+    recipe = make_recipe(family, search__mode=mode, train__steps=9, search__guard=1e-4, **target)
+    whole = make_session(recipe)
+    expected = updated(whole, 0, 9)
     assert (whole.removal is not None) == (mode == "soft")
-    before = updated(broken, 0, stop)
-    write_checkpoint(tmp_path, broken.checkpoint(stop, {}), keep=2)
-    torch.manual_seed(99)  # nothing that happens between may matter
-    again = make_session(recipe, read_checkpoint(tmp_path / f"step-{stop:09d}"))
-    assert before + updated(again, stop, 11) == expected
-    assert bits(again.checkpoint(11, {})) == bits(whole.checkpoint(11, {}))
-    assert bool(again.checkpoint(11, {}).memory) == (family == "transformer-xl")
+    broken = make_session(recipe)
+    for step in range(9):
+        write_checkpoint(tmp_path, broken.checkpoint(step, {}), keep=2)
+        torch.manual_seed(99)  # nothing that happens between may matter
+        broken = make_session(recipe, read_checkpoint(tmp_path / f"step-{step:09d}"))
+        assert updated(broken, step, step + 1) == expected[step : step + 1]
+    assert bits(broken.checkpoint(9, {})) == bits(whole.checkpoint(9, {}))
+    assert bool(broken.checkpoint(9, {}).memory) == (family == "transformer-xl")
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "radam", "lamb", "nvlamb", "muon"])
@@ -817,9 +822,9 @@ def find(recipe: Recipe, tokens: Any) -> Pattern:
 
 def learned(recipe: Recipe, tokens: Any, pattern: Pattern) -> float:
     """The loss that a plain model of this pattern ends with."""
-    plain = replace(recipe.replaced({"model.pattern": pattern}), search=None)
+    plain = replace(recipe.replaced({"model.pattern": pattern, "train.steps": 200}), search=None)
     session = Session(plain, tokens, workers=Workers())
-    losses = [float(session.update(step)[0]) for step in range(recipe.train.steps)]
+    losses = [float(session.update(step)[0]) for step in range(200)]
     return sum(losses[-20:]) / 20
 
 
@@ -832,7 +837,7 @@ def try_to_find(seed: int) -> None:
     assert "s" not in find(recipe, chained_text(60_000, seed=seed)).letters
     with_attention = learned(recipe, copying, found)
     without = learned(recipe, copying, Pattern.parse("(f)x4"))
-    assert with_attention < without - 0.5
+    assert with_attention < without - 0.4
 
 
 def test_it_finds_where_attention_is_needed() -> None:
