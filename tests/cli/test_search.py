@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from parformer.cli import main
-from parformer.cli.search import EXAMPLES, run_name
+from parformer.cli.search import EXAMPLES, search_name
 from parformer.recipe import read_recipe
 from parformer.report.search import search_page
 from parformer.train.run import read_run
@@ -313,10 +313,10 @@ def test_help_names_the_ways_to_search(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_runs_have_names() -> None:
     recipe = read_recipe("pocket-search")
-    assert run_name("pocket-search", recipe) == "pocket-search-python-source"
+    assert search_name("pocket-search", recipe) == "pocket-search-python-source"
     seeded = recipe.replaced({"train.seed": 3, "data.corpus": "some notes/of mine.txt"})
-    assert run_name("here/mine.toml", seeded) == "search-mine-of-mine-3"
-    assert run_name("pocket", recipe) == "search-pocket-python-source"
+    assert search_name("here/mine.toml", seeded) == "search-mine-of-mine-3"
+    assert search_name("pocket", recipe) == "search-pocket-python-source"
 
 
 def test_the_examples_name_what_exists() -> None:

@@ -135,6 +135,7 @@ def test_too_little_time_is_refused(clock: Clock) -> None:
         ({"train__batch": 400, "train__accumulate": 1}, "needs 18,112: 20% of them"),
         ({"search__limit": "flops=0.01x"}, "no pattern of this space costs 0.01x"),
         ({"search__limit": "flops=0.2x", "search__choices": "sf"}, "the nearest, (f)x3, costs"),
+        ({"search__layers": 0, "model__pattern": "sf"}, "the model has 2 blocks, too few"),
         ({"search__penalty": "speed=1"}, "'speed'"),
         ({"search__limit": "latency=5ms"}, "latency=0.7x"),
         ({"train__tgt_len": 3000}, "lower train.batch or train.tgt_len"),

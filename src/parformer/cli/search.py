@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.train import Screen, read_changes, read_seconds
+from parformer.cli.train import Screen, add_set, add_text, read_changes, read_seconds, run_name
 from parformer.errors import Stopped
 from parformer.recipe import Recipe, read_recipe
 
@@ -53,13 +52,7 @@ def add_differentiable(parser: argparse.ArgumentParser) -> None:
         metavar="RECIPE",
         help=f"preset or TOML file whose sizes, text and training are used (default {DEFAULT})",
     )
-    parser.add_argument("--corpus", metavar="NAME|PATH", help="see 'parformer data'")
-    parser.add_argument(
-        "--from", dest="local", metavar="PATH", help="a local copy of a published corpus"
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="KIND", help="byte, used-bytes, character, word or bpe"
-    )
+    add_text(parser)
     parser.add_argument(
         "--layers", type=int, metavar="N", help="layers to fill (default: as the recipe's model)"
     )
@@ -104,14 +97,7 @@ def add_differentiable(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help="(default auto)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, … (default auto)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="changes",
-        metavar="SECTION.FIELD=VALUE",
-        help="replace a field of [model], [data], [train] or [search]; may be repeated",
-    )
+    add_set(parser, "[model], [data], [train] or [search]")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -144,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
         asked = read_run(arguments.run).replaced(changes)
     else:
         asked = read_recipe(arguments.model or DEFAULT, changes)
-    path = arguments.run or Path("runs") / run_name(arguments.model or DEFAULT, asked)
+    path = arguments.run or Path("runs") / search_name(arguments.model or DEFAULT, asked)
     search_and_tell(arguments, asked, path, changes)
 
 
@@ -206,13 +192,10 @@ def farewell(searched: Searched, path: Path, model: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def run_name(model: str, recipe: Recipe) -> str:
-    """Where a search goes when nobody says: its recipe and its text, and a seed that is not 0."""
-    words = [Path(model).stem, Path(recipe.data.corpus).stem]
-    if recipe.train.seed:
-        words.append(str(recipe.train.seed))
-    name = re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-.") or "run"
-    return name if name.startswith("search") or model == DEFAULT else f"search-{name}"
+def search_name(model: str, recipe: Recipe) -> str:
+    """Where a search goes when nobody says; not where a training of the same recipe would go."""
+    name = run_name(model, recipe)
+    return name if model == DEFAULT else f"search-{name}"
 
 
 class SearchScreen(Screen):

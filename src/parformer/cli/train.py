@@ -21,13 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="preset or TOML file; not needed to go on"
     )
-    parser.add_argument("--corpus", metavar="NAME|PATH", help="see 'parformer data'")
-    parser.add_argument(
-        "--from", dest="local", metavar="PATH", help="a local copy of a published corpus"
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="KIND", help="byte, used-bytes, character, word or bpe"
-    )
+    add_text(parser)
     parser.add_argument("--pattern", help="replace the model's pattern")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=int, metavar="N", help="updates of the weights")
@@ -42,13 +36,28 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shard", action="store_true", help="spread the model over torchrun's processes (FSDP2)"
     )
+    add_set(parser, "[model], [data] or [train]")
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Which text to read, and how."""
+    parser.add_argument("--corpus", metavar="NAME|PATH", help="see 'parformer data'")
+    parser.add_argument(
+        "--from", dest="local", metavar="PATH", help="a local copy of a published corpus"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="KIND", help="byte, used-bytes, character, word or bpe"
+    )
+
+
+def add_set(parser: argparse.ArgumentParser, sections: str) -> None:
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         dest="changes",
         metavar="SECTION.FIELD=VALUE",
-        help="replace a field of [model], [data] or [train]; may be repeated",
+        help=f"replace a field of {sections}; may be repeated",
     )
 
 

@@ -73,7 +73,12 @@ def refuse_impossible(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
         raise ConfigError(
             "train.compile 'on' does not go with a search, whose steps all differ; use 'auto'"
         )
-    space_of(recipe)
+    layers = len(space_of(recipe).layers)
+    if layers < 3:
+        raise ConfigError(
+            f"the model has {layers} blocks, too few to be cut into thirds of the depth, which "
+            "the result is told in; give --layers 3 or more"
+        )
     for part in share_out(tokens, recipe):
         refuse_misfits(recipe, part, workers)
 
