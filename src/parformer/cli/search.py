@@ -158,7 +158,8 @@ def search_and_tell(
             write_report(searched, path)
         if arguments.json:
             print_json(
-                {"run": str(path), "finished": searched.finished, "step": searched.step}
+                {"run": str(path), "finished": searched.finished}
+                | ({} if searched.finished else {"step": searched.step})
                 | {name: value for name, value in searched.found.items() if name != "seeds"}
                 | {"patterns": [seed["pattern"] for seed in searched.found.get("seeds", ())]}
             )
