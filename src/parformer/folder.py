@@ -21,7 +21,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from parformer.durable import sha256, sync
+from parformer.durable import reason, sha256, sync
 from parformer.errors import FolderError
 from parformer.faults import failpoint
 
@@ -199,8 +199,3 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FolderError(f"{str(file)!r} must hold a JSON object")
     return value
-
-
-def reason(error: Exception) -> str:
-    """What an error of the operating system says, without the path that stands beside it."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

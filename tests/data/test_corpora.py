@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import zstandard
 
-from parformer.data import Corpus, builtin, cache_folder, corpora, digests, find_corpus
+from parformer.data import Corpus, builtin, corpora, digests, find_corpus
 from parformer.data.digests import INDEX, Digests
 from parformer.data.pieces import CHUNK, Piece, read_pieces
+from parformer.durable import cache_folder
 from parformer.errors import CorpusError
 
 SPLITS = ("train", "valid", "test")

@@ -24,7 +24,6 @@ from parformer.train.run import (
     read_result,
     read_run,
     read_run_tokenizer,
-    replace_file,
     start_run,
     write_result,
 )
@@ -254,23 +253,6 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with only_one(tmp_path):
         pass
-
-
-@pytest.mark.parametrize("what", ["sync", "rename"])
-def test_a_file_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    file = tmp_path / "result.json"
-    replace_file(file, "old")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(*((runs, "sync") if what == "sync" else (Path, "rename")), full)
-    with pytest.raises(FolderError, match=r"result.json' \(4 bytes needed\): No space left"):
-        replace_file(file, "für")
-    assert file.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,10 @@ def list_corpora(arguments: argparse.Namespace) -> None:
 
 def prepare_corpus(arguments: argparse.Namespace) -> tuple[Corpus, Prepared]:
     """Fetch and tokenize what the command line names, while a bar shows how far that is."""
-    from parformer.data.corpora import cache_folder, find_corpus
+    from parformer.data.corpora import find_corpus
     from parformer.data.tokenizers import settings
     from parformer.data.tokens import prepare
+    from parformer.durable import cache_folder
 
     kind, vocab_size = arguments.tokenizer or "byte", arguments.vocab_size or 0
     min_count = arguments.min_count or 0

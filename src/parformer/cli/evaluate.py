@@ -99,8 +99,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def find_tokens(opened: Opened, corpus: str | None, local: str | None, progress: Any) -> Prepared:
     """The text to read in the model's own tokens: the run's, unless another one is named."""
-    from parformer.data.corpora import cache_folder, find_corpus
+    from parformer.data.corpora import find_corpus
     from parformer.data.tokens import prepare
+    from parformer.durable import cache_folder
 
     if opened.tokenizer is None:
         raise ConfigError(

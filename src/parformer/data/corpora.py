@@ -31,6 +31,7 @@ from parformer.data.pieces import (
 )
 from parformer.data.published import PUBLISHED, is_present, local_texts, published_texts
 from parformer.data.splits import SPLITS, cut_points, share
+from parformer.durable import cache_folder
 from parformer.errors import CorpusError
 
 
@@ -97,14 +98,6 @@ class Listing:
     built_in: bool
     present: bool
     """Whether it can be read without a download."""
-
-
-def cache_folder() -> Path:
-    """Where downloads and digests are kept: $PARFORMER_CACHE, else the user's cache folder."""
-    if own := os.environ.get("PARFORMER_CACHE"):
-        return Path(own).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "parformer"
 
 
 def corpora(cache: Path | None = None) -> list[Listing]:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from parformer.durable import sync
+from parformer.durable import cache_folder, sync
 
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (
@@ -105,14 +105,6 @@ def compile_source(
 
 
 # Where it is kept
-
-
-def cache_folder() -> Path:
-    """$PARFORMER_CACHE, else the user's cache folder."""
-    if own := os.environ.get("PARFORMER_CACHE"):
-        return Path(own).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "parformer"
 
 
 def find_place(name: str, source: bytes, flags: tuple[str, ...]) -> Path | None:

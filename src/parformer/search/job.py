@@ -15,6 +15,7 @@ from typing import Any
 
 from parformer import folder
 from parformer.data.tokens import Prepared
+from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
@@ -34,7 +35,6 @@ from parformer.search.session import SearchSession, space_of
 from parformer.train.distributed import Workers
 from parformer.train.job import running, train_model
 from parformer.train.loop import Outcome, Silence, Watch, train
-from parformer.train.run import replace_file
 
 DEVICE, FOUND, RETRAIN = "device.json", "search.json", "retrain"
 

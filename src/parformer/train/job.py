@@ -19,9 +19,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from parformer.data.corpora import cache_folder, find_corpus
+from parformer.data.corpora import find_corpus
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
+from parformer.durable import cache_folder
 from parformer.errors import ConfigError, CorpusError
 from parformer.recipe import Recipe
 from parformer.train.allocator import keep_memory

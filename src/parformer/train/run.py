@@ -22,7 +22,7 @@ import tomli_w
 from parformer import folder
 from parformer.config import SECTIONS, read_tables
 from parformer.data.tokenizers import Tokenizer, read_tokenizer
-from parformer.durable import sync
+from parformer.durable import reason, replace_file
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.recipe import Recipe
 
@@ -84,9 +84,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         inside = {entry.name for entry in path.iterdir()} - BEFORE_RUN
     except OSError as error:
-        raise FolderError(
-            f"cannot make the run folder {str(path)!r}: {folder.reason(error)}"
-        ) from None
+        raise FolderError(f"cannot make the run folder {str(path)!r}: {reason(error)}") from None
     if inside and not is_run(path):
         raise FolderError(f"{str(path)!r} is not empty and holds no run; choose another --run")
     if not os.access(path, os.W_OK):
@@ -117,22 +115,6 @@ def only_one(path: Path) -> Iterator[None]:
                 (path / LOCK).unlink()
                 path.rmdir()
         os.close(handle)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        beside.write_text(text, "utf-8")
-        sync(beside)
-        beside.rename(path)
-        sync(path.parent)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        needed = len(text.encode())
-        raise FolderError(
-            f"could not write {str(path)!r} ({needed:,} bytes needed): {folder.reason(error)}"
-        ) from None
 
 
 def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe:
@@ -185,7 +167,7 @@ def read_run_tokenizer(path: Path) -> Tokenizer:
     try:
         text = file.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise FolderError(f"cannot read {str(file)!r}: {folder.reason(error)}") from None
+        raise FolderError(f"cannot read {str(file)!r}: {reason(error)}") from None
     return read_tokenizer(text, str(file))
 
 

@@ -1,0 +1,29 @@
+"""Does a small file survive, and where are caches?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parformer import durable
+from parformer.durable import replace_file
+from parformer.errors import FolderError
+
+
+@pytest.mark.parametrize("what", ["sync", "rename"])
+def test_a_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    file = tmp_path / "result.json"
+    replace_file(file, "old")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((durable, "sync") if what == "sync" else (Path, "rename")), full)
+    with pytest.raises(FolderError, match=r"result.json' \(4 bytes needed\): No space left"):
+        replace_file(file, "für")
+    assert file.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
