@@ -35,6 +35,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/inference.py --write
 	$(BIN)/python benchmarks/training.py --write
 	$(BIN)/python benchmarks/search.py --write
+	$(BIN)/python benchmarks/recurrence.py --write
 
 soak: $(READY)
 	$(BIN)/python -m pytest -n $(CPUS) -m soak

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -64,3 +65,38 @@ def test_training_compares_models_with_the_same_losses(
     curves = [[step() for _ in range(10)] for step in (theirs, ours)]
     torch.testing.assert_close(*curves, rtol=0, atol=1e-5 if precision == "fp32" else 1e-2)
     assert curves[0][-1] < curves[0][0] - 0.05
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_recurrence_compares_stacks_with_the_same_outputs_and_gradients(
+    carry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ninja")
+    if importlib.util.find_spec("sru") is None:  # importing it compiles: not before it is needed
+        pytest.skip("needs the package sru")
+    monkeypatch.syspath_prepend(FOLDER)
+    recurrence = load("recurrence", monkeypatch)
+    task = recurrence.Task(width=24, inside=6, layers=4, batch=2, length=9)
+    for training in (True, False):
+        steps = [
+            recurrence.Step(make(task), task, training=training, carry=carry)
+            for make in (recurrence.TheirStack, recurrence.OurStack)
+        ]
+        for _ in range(3):
+            theirs, ours = (step() for step in steps)
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        if training:
+            compare_gradients(steps[0], steps[1], task)
+
+
+def compare_gradients(theirs: Any, ours: Any, task: Any) -> None:
+    torch.testing.assert_close(ours.x_btd.grad, theirs.x_btd.grad, rtol=0, atol=1e-4)
+    gradients = {
+        name: p.grad for name, p in theirs.stack.module.named_parameters() if "scale" not in name
+    }
+    config = {"layers": task.layers, "attention_every": task.every, "d": task.width}
+    wanted = pf.convert.from_sru(gradients, {**config, "d_attention": task.inside})
+    for name, parameter in wanted.named_parameters():
+        found = ours.stack.module.get_parameter(name).grad
+        torch.testing.assert_close(found, parameter.detach(), rtol=0, atol=1e-4)
+        assert parameter.any(), name

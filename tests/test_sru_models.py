@@ -18,6 +18,7 @@ from parformer.generate import generate
 from parformer.model import build, count_parameters, load
 from parformer.recipe import read_recipe
 from tests.conftest import lively, small_config
+from tests.search import trials as searches
 from tests.train.trials import (
     begin,
     evidence,
@@ -210,3 +211,30 @@ def test_evaluating_in_steps_of_any_length_gives_the_same() -> None:
     scores = [evaluate(model, tokens, tgt_len=n) for n in (4, 7, 60)]
     for score in scores:
         assert score.loss == pytest.approx(scores[0].loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["sru", "transformer-xl", "gpt2"])
+def test_a_search_over_recurrence_and_attention_goes_on_bit_for_bit(family: str) -> None:
+    """All choices have a gradient, and cells are carried from update to update."""
+    changes: dict[str, Any] = {"search__choices": "rsaf", "search__penalty": "flops=0.1"}
+    if family == "sru":
+        changes |= {"model__mem_len": 8, "model__tgt_len": 8}
+    recipe = searches.make_recipe(family, **changes)
+    whole, broken = searches.make_session(recipe), searches.make_session(recipe)
+    seen = searches.updated(whole, 0, 8)
+    assert searches.updated(broken, 0, 5) == seen[:5]
+    again = searches.make_session(recipe, broken.checkpoint(5, {}))
+    assert searches.updated(again, 5, 8) == seen[5:]
+    assert searches.bits(again.checkpoint(8, {})) == searches.bits(whole.checkpoint(8, {}))
+    gates = [name for name, p in whole.model.named_parameters() if "gate" in name and p.any()]
+    assert len(gates) == 3 * 2 * 2  # layers, r and a, weight and bias
+    carried = [name for name in whole.checkpoint(8, {}).memory if "cell_bd" in name]
+    assert bool(carried) == (family != "gpt2")
+
+
+@pytest.mark.parametrize("family", ["sru", "transformer-xl"])
+def test_all_four_kinds_in_one_stack_are_priced_and_write(family: str) -> None:
+    config = small_config(family, pattern="(rsaf)x2", mem_len=30)
+    model = lively(build(config))
+    assert count_parameters(model) == cost(config).parameters
+    assert generate(model, [[1, 2, 3]], 20) == generate(model, [[1, 2, 3]], 20, use_state=False)

@@ -246,6 +246,27 @@ def test_no_number_becomes_one_by_rounding() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("count", [1, 2])
+def test_gradients_that_fade_away_end_in_zero(
+    count: int, threads: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers below 1e-38 would take a hundred times as long; torch's own stay as they were."""
+    monkeypatch.setattr(module, "GRAIN", 1)
+    threads(count)
+    u_btkd, x_btd = torch.zeros(2, 300, 3, 40), torch.zeros(2, 300, 40)
+    u_btkd[:, :, 1] = -1.0
+    u_btkd[:, :, 0] = 1.0
+    u_btkd.requires_grad_()
+    _, last_bd = recurrence(u_btkd, x_btd, torch.zeros(2, 40), torch.zeros(2, 40))
+    (du_btkd,) = torch.autograd.grad(last_bd.sum(), u_btkd)
+    smallest = torch.finfo(torch.float32).tiny
+    assert du_btkd[:, -20:, 0].all()
+    assert du_btkd[:, -90:, 0].abs().min() < 10 * smallest
+    assert not ((du_btkd != 0) & (du_btkd.abs() < smallest)).any()
+    assert (torch.full((9,), smallest) / 2).all()
+
+
+@needs_compiler
 @pytest.mark.parametrize("layout", ["time first", "interleaved", "slices", "expanded"])
 def test_tensors_may_lie_as_they_like(layout: str) -> None:
     u, x, cell = noise(3, 10, 3, 12), noise(3, 10, 12, seed=1), noise(3, 12, seed=2)

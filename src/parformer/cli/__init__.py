@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from parformer import __version__
-from parformer.cli import data, evaluate, generate, models, search, train
+from parformer.cli import data, evaluate, generate, models, pareto, proxies, search, train
 from parformer.errors import ParformerError
 
 DESCRIPTION = """\
@@ -31,6 +31,8 @@ examples:
   parformer train pocket --time 3m --run first        a real model, from this Python's source
   parformer evaluate first                            its perplexity on text it never saw
   parformer search differentiable --time 4m           where this text needs attention
+  parformer search pareto --run gallery               all sizes worth having on this machine
+  parformer pick gallery --limit latency=5ms          the best of them that fits
   parformer generate first --prompt 'def '            what it writes
 """
 
@@ -85,7 +87,8 @@ VERBS = (
         "build models and measure them side by side on this machine",
         """\
   parformer measure transformer-xl-base par-base
-  parformer measure pocket llama-pocket --tgt-len 1 --mem-len 128 --threads 1""",
+  parformer measure pocket llama-pocket --tgt-len 1 --mem-len 128 --threads 1
+  parformer measure worker --storage postgresql://me@database/studies""",
     ),
     Verb(
         "data",
@@ -115,6 +118,20 @@ VERBS = (
         search.run,
         "find out which block belongs where, for a text and a device",
         search.EXAMPLES,
+    ),
+    Verb(
+        "pick",
+        pareto.add_pick,
+        pareto.run_pick,
+        "take the best model within limits from a Pareto search, ready to train",
+        pareto.PICK_EXAMPLES,
+    ),
+    Verb(
+        "proxies",
+        proxies.add,
+        proxies.run,
+        "how well cheap scores rank a table of trained models",
+        proxies.EXAMPLES,
     ),
     Verb(
         "evaluate",

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from parformer.cli.console import make_console, print_json, progress_bar, write_text
+from parformer.cli.workers import WORKER, add_serving, serve_measuring
 from parformer.config import ModelConfig, preset, preset_table, presets, read_model
 from parformer.errors import ConfigError, PatternError
 from parformer.fields import check_names, parse_assignment
@@ -81,6 +82,7 @@ def add_measure(parser: argparse.ArgumentParser) -> None:
         help="lay weights out for this step first: faster with MKL, twice the memory",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
+    add_serving(parser)
 
 
 def run_design(arguments: argparse.Namespace) -> None:
@@ -196,6 +198,11 @@ def run_cost(arguments: argparse.Namespace) -> None:
 
 
 def run_measure(arguments: argparse.Namespace) -> None:
+    if arguments.models == [WORKER]:
+        serve_measuring(arguments)
+        return
+    if arguments.storage is not None:
+        raise ConfigError("--storage belongs to a worker: parformer measure worker --storage …")
     if arguments.clamp_len is not None:
         arguments.changes.append(f"clamp_len={arguments.clamp_len}")
     configs = read_configs(arguments)

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parformer.cli.console import make_console, print_json
+from parformer.cli.pareto import EXAMPLES as PARETO_EXAMPLES
+from parformer.cli.pareto import add_pareto
 from parformer.cli.train import Screen, add_set, add_text, read_changes, read_seconds, run_name
+from parformer.cli.workers import JOIN_EXAMPLES, add_join
 from parformer.errors import Stopped
 from parformer.recipe import Recipe, read_recipe
 
@@ -22,6 +25,29 @@ REPORT = "report.html"
 def add(parser: argparse.ArgumentParser) -> None:
     ways = parser.add_subparsers(
         dest="way", metavar="WAY", required=True, parser_class=type(parser)
+    )
+    add_pareto(
+        ways.add_parser(
+            "pareto",
+            help="every size worth having between the fastest and the best on this device (LTS)",
+            description="Find every architecture worth having between the fastest and the best on "
+            "this device, without training any, as LiteTransformerSearch does (Javaheripi et al. "
+            "2022). Block costs are measured once per device, the front is measured for real. "
+            "Writes pareto.json and report.html. The same command on the same run goes on where "
+            "it stopped.",
+            epilog=f"examples:\n{PARETO_EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    add_join(
+        ways.add_parser(
+            "join",
+            help="help with a Pareto search that was begun elsewhere, on its storage",
+            description="Work on a Pareto search that somebody began on a shared storage, until it "
+            "is done. Any number of processes and machines may.",
+            epilog=f"examples:\n{JOIN_EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
     )
     add_differentiable(
         ways.add_parser(
@@ -41,7 +67,8 @@ EXAMPLES = """\
   parformer search differentiable --corpus python-source --run where
   parformer search differentiable --corpus 'notes/*.txt' --layers 12 --choices sfi --seeds 3
   parformer search differentiable --time 4m --limit latency=0.7x --retrain
-  parformer search differentiable par-search --from ~/wikitext-103 --seeds 6"""
+  parformer search differentiable par-search --from ~/wikitext-103 --seeds 6
+  parformer search pareto --limit latency=5ms --run gallery"""
 
 
 def add_differentiable(parser: argparse.ArgumentParser) -> None:

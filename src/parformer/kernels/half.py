@@ -12,6 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from parformer.kernels.tiles import avoid_broken_tiles
+
+# before anything is multiplied: oneDNN decides once
+avoid_broken_tiles()
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear`; under autocast by the faster way that this CPU has."""

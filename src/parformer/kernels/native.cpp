@@ -9,12 +9,40 @@
 #include <cstring>
 #include <vector>
 
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
 namespace {
 
 // The multiplication that torch brings along, in Fortran's clothes: columns first.
 using Gemm = void (*)(const char *, const char *, const int *, const int *, const int *,
                       const float *, const float *, const int *, const float *, const int *,
                       const float *, float *, const int *);
+
+// Where attention is sharp, most shares and their gradients are below 1e-38, and each such number
+// costs a processor a hundred times as much as any other. While this lives they are zero.
+class WithoutTinyNumbers {
+ public:
+#if defined(__SSE__)
+  WithoutTinyNumbers() : before(_mm_getcsr()) { _mm_setcsr(before | 0x8040); }
+  ~WithoutTinyNumbers() { _mm_setcsr(before); }
+
+ private:
+  const unsigned before;
+#elif defined(__aarch64__)
+  WithoutTinyNumbers() {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(before | (uint64_t(1) << 24)));
+  }
+  ~WithoutTinyNumbers() { __asm__ volatile("msr fpcr, %0" : : "r"(before)); }
+
+ private:
+  uint64_t before;
+#else
+  WithoutTinyNumbers() {}
+#endif
+};
 
 // exp to the last bit or two; written out so that the compiler makes vectors of it.
 inline float exponential(float x) {
@@ -88,6 +116,7 @@ void attention_forward(Gemm gemm, const Shape *shape, const float *q, const floa
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
 #pragma omp parallel num_threads(s.threads)
   {
+    const WithoutTinyNumbers quick;  // in the thread that computes
     std::vector<float> shifted(r ? BLOCK * s.keys : 0), biased(r ? 2 * BLOCK * width : 0);
 #pragma omp for collapse(2) schedule(static)
     for (int64_t b = 0; b < s.batch; ++b) {
@@ -165,6 +194,7 @@ void attention_backward(Gemm gemm, const Shape *shape, const float *q, const flo
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
 #pragma omp parallel num_threads(s.threads)
   {
+    const WithoutTinyNumbers quick;  // in the thread that computes
     std::vector<float> space(BLOCK * s.keys), shifted(r ? BLOCK * s.keys : 0);
     std::vector<float> biased(r ? 4 * BLOCK * width : 0);
 #pragma omp for collapse(2) schedule(static)

@@ -75,15 +75,27 @@ class Section:
     parts: Sequence[Part]
 
 
-def page(*, title: str, lead: Html, sections: Sequence[Section], made: Made) -> str:
-    """The whole page, ready to be written to a file."""
+def page(
+    *,
+    title: str,
+    lead: Html,
+    sections: Sequence[Section],
+    made: Made,
+    script: str = "",
+    style: str = "",
+) -> str:
+    """The whole page, ready to be written to a file.
+
+    A script of the report's own runs once the figures are there. Script and style are code of
+    ours and go in as they are: whatever comes from outside belongs into the other arguments.
+    """
     from plotly.offline import get_plotlyjs
 
-    library = get_plotlyjs()
     painter = _PAINTER % {"light": json.dumps(LIGHT), "dark": json.dumps(DARK)}
+    scripts = [get_plotlyjs(), painter, *[script] * bool(script)]
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src {_fingerprint(library)} {_fingerprint(painter)}"
+        f"script-src {' '.join(map(_fingerprint, scripts))}"
     )
     numbers = iter(range(1, 1 + sum(len(section.parts) for section in sections)))
     body = "\n".join(
@@ -103,7 +115,7 @@ def page(*, title: str, lead: Html, sections: Sequence[Section], made: Made) -> 
 <style>
 :root {{ {_variables(LIGHT)} }}
 @media screen and (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
-{_STYLE}</style>
+{_STYLE}{style}</style>
 </head>
 <body>
 <header><div><span class="brand">Parformer</span><h1>{escape(title)}</h1></div></header>
@@ -114,8 +126,7 @@ def page(*, title: str, lead: Html, sections: Sequence[Section], made: Made) -> 
 </main>
 <footer>Made by parformer {escape(made.version)} on {escape(made.date)} with
 <code>{escape(made.command)}</code></footer>
-<script>{library}</script>
-<script>{painter}</script>
+{"".join(f"<script>{text}</script>" for text in scripts)}
 </body>
 </html>
 """

@@ -13,8 +13,9 @@ that was killed, or that many workers share, proposes the same again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from random import Random
 from typing import Any, ClassVar
 
@@ -26,10 +27,12 @@ from parformer.search.front import crowding, front, ranks
 from parformer.search.genome import Genome, GenomeSpace
 
 TRIES = 1000
-"""Draws until one is new and within the bounds; then anything that is allowed will do."""
+"""Draws until one is new and within the bounds; then the next way, and in the end repetition."""
 
 Allowed = Callable[[Genome], bool]
 """Whether a genome may be a candidate at all."""
+
+Maker = Callable[[], Genome]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +88,11 @@ class Plan:
         past = slot - self.population
         return 0 if past < 0 else 1 + past // self.children
 
+    def bounds(self, slot: int) -> tuple[int, int]:
+        """Where a slot's generation begins, and where the next one does."""
+        number = self.generation(slot)
+        return self.start(number), self.start(number + 1)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -107,32 +115,38 @@ class Sampler(ABC):
     def __init__(self, space: GenomeSpace, plan: Plan, allowed: Allowed) -> None:
         self.space, self.plan, self.allowed = space, plan, allowed
         self._known: dict[int, list[Genome]] = {}
+        self._refused: set[str] = set()
 
     def propose(self, slot: int, scored: Sequence[Scored]) -> Genome:
         """The candidate of a slot; `scored` are all earlier generations, in the order of slots."""
         number = self.plan.generation(slot)
+        start = self.plan.start(number)
         if number not in self._known:
-            self._known[number] = self._generation(number, scored[: self.plan.start(number)])
-        return self._known[number][slot - self.plan.start(number)]
+            assert len(scored) >= start, f"slot {slot} needs {start} results, got {len(scored)}"
+            self._known[number] = self._generation(number, scored[:start])
+        return self._known[number][slot - start]
 
     def _generation(self, number: int, scored: Sequence[Scored]) -> list[Genome]:
         rng = Random(f"{self.plan.seed} generation {number}")
-        seen = {one.genome.digest for one in scored}
+        seen = {one.genome.digest: one.genome for one in scored}
         if number == 0:
             # the least of all tells at once whether limits can be met
-            first = [self.space.smallest()]
-            first = [genome for genome in first if self.allowed(genome)]
-            seen |= {genome.digest for genome in first}
-            drawn = self._new(self.plan.population - len(first), lambda: self.space.draw(rng), seen)
-            return [*first, *drawn]
+            first = [genome for genome in [self.space.smallest()] if self._may(genome)]
+            seen |= {genome.digest: genome for genome in first}
+            return [*first, *self._new(self.plan.population - len(first), seen, self._draws(rng))]
         return list(self._children(number, scored, rng, seen))
 
     @abstractmethod
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: set[str]
+        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]: ...
 
-    def _bred(self, parents: Sequence[Genome], rng: Random, seen: set[str]) -> Iterator[Genome]:
+    def _draws(self, rng: Random) -> Maker:
+        return lambda: self.space.draw(rng)
+
+    def _bred(
+        self, parents: Sequence[Genome], rng: Random, seen: dict[str, Genome]
+    ) -> Iterator[Genome]:
         """Mutants of parents drawn at random, then crosses of two of them."""
 
         def mutant() -> Genome:
@@ -142,41 +156,45 @@ class Sampler(ABC):
             one, other = rng.choices(parents, k=2)
             return self.space.cross(one, other, rng)
 
-        def stranger() -> Genome:
-            return self.space.draw(rng)
+        yield from self._new(self.plan.mutated, seen, mutant, self._draws(rng))
+        yield from self._new(self.plan.crossed, seen, cross, self._draws(rng))
 
-        yield from self._new(self.plan.mutated, mutant, seen, stranger)
-        yield from self._new(self.plan.crossed, cross, seen, stranger)
+    def _new(self, count: int, seen: dict[str, Genome], *makers: Maker) -> Iterator[Genome]:
+        """Genomes that were not seen before; a way that finds none any more leaves it to the next.
 
-    def _new(
-        self,
-        count: int,
-        make: Callable[[], Genome],
-        seen: set[str],
-        otherwise: Callable[[], Genome] | None = None,
-    ) -> Iterator[Genome]:
-        """Genomes that were not seen before; parents too alike for that leave it to strangers."""
+        A space that has nothing new left repeats itself.
+        """
+        ways, again = [*makers], 0
         for _ in range(count):
-            genome, new = self._try(make, seen)
-            if not new and otherwise is not None:
-                genome, _ = self._try(otherwise, seen)
-            seen.add(genome.digest)
+            genome = None
+            while genome is None and ways:
+                genome = self._try(ways[0], seen)
+                if genome is None:
+                    ways.pop(0)
+            if genome is None:
+                if not seen:
+                    raise ConfigError(
+                        f"none of {TRIES:,} draws from the space {self.space.name!r} is within "
+                        "its bounds; widen the bounds"
+                    )
+                genome = list(seen.values())[again % len(seen)]
+                again += 1
+            seen[genome.digest] = genome
             yield genome
 
-    def _try(self, make: Callable[[], Genome], seen: set[str]) -> tuple[Genome, bool]:
-        any_allowed = None
+    def _try(self, make: Maker, seen: Mapping[str, Genome]) -> Genome | None:
         for _ in range(TRIES):
             genome = make()
-            if self.allowed(genome):
-                if genome.digest not in seen:
-                    return genome, True
-                any_allowed = genome
-        if any_allowed is None:
-            raise ConfigError(
-                f"none of {TRIES:,} draws from the space {self.space.name!r} is within its bounds; "
-                "widen the bounds"
-            )
-        return any_allowed, False
+            if genome.digest not in seen and self._may(genome):
+                return genome
+        return None
+
+    def _may(self, genome: Genome) -> bool:
+        """Whether it is allowed, which is asked but once of what is not."""
+        if genome.digest not in self._refused and self.allowed(genome):
+            return True
+        self._refused.add(genome.digest)
+        return False
 
 
 class Evolution(Sampler):
@@ -187,18 +205,16 @@ class Evolution(Sampler):
     def __init__(self, space: GenomeSpace, plan: Plan, allowed: Allowed) -> None:
         super().__init__(space, plan, allowed)
         self._counts: dict[str, int] = {}
-        self._counted = 0
-        self._parents: list[Genome] = []
+        self._parents: dict[int, list[Genome]] = {}
 
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: set[str]
+        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]:
         # a resumed search draws the parents of all earlier generations again, for their counts
-        for earlier in range(self._counted + 1, number + 1):
+        for earlier in range(len(self._parents) + 1, number + 1):
             best = pool(scored[: self.plan.start(earlier)])
-            self._parents = self._draw_parents(earlier, best)
-            self._counted = earlier
-        yield from self._bred(self._parents, rng, seen)
+            self._parents[earlier] = self._draw_parents(earlier, best)
+        yield from self._bred(self._parents[number], rng, seen)
 
     def _draw_parents(self, number: int, best: Sequence[Genome]) -> list[Genome]:
         rng = Random(f"{self.plan.seed} parents {number}")
@@ -218,7 +234,7 @@ class Nsga2(Sampler):
     name = "nsga2"
 
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: set[str]
+        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]:
         yield from self._bred(select(scored, self.plan.parents), rng, seen)
 
@@ -229,9 +245,9 @@ class Draws(Sampler):
     name = "random"
 
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: set[str]
+        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]:
-        yield from self._new(self.plan.children, lambda: self.space.draw(rng), seen)
+        yield from self._new(self.plan.children, seen, self._draws(rng))
 
 
 SAMPLERS: dict[str, type[Sampler]] = {cls.name: cls for cls in (Evolution, Nsga2, Draws)}
@@ -244,7 +260,7 @@ def make_sampler(name: str, space: GenomeSpace, plan: Plan, allowed: Allowed) ->
 
 def pool(scored: Sequence[Scored]) -> list[Genome]:
     """Who may be a parent: the front within limits, or those that break them least."""
-    usable = [one for one in scored if one.values is not None]
+    usable = [one for one in scored if is_usable(one)]
     if not usable:
         raise ConfigError(
             "no candidate of the first generation could be evaluated; see 'why' in the study"
@@ -259,7 +275,7 @@ def pool(scored: Sequence[Scored]) -> list[Genome]:
 
 def select(scored: Sequence[Scored], count: int) -> list[Genome]:
     """The best by rank, the least crowded first within one; broken limits come last of all."""
-    usable = [one for one in scored if one.values is not None]
+    usable = [one for one in scored if is_usable(one)]
     fine = [one for one in usable if one.excess == 0]
     chosen: list[Genome] = []
     if fine:
@@ -274,3 +290,8 @@ def select(scored: Sequence[Scored], count: int) -> list[Genome]:
     rest = sorted((one for one in usable if one.excess > 0), key=lambda one: one.excess)
     chosen += [one.genome for one in rest]
     return chosen[:count] or pool(scored)
+
+
+def is_usable(one: Scored) -> bool:
+    """Whether a candidate has values to compare; a score of minus infinity is none."""
+    return one.values is not None and all(map(isfinite, one.values))

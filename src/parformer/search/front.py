@@ -1,6 +1,7 @@
 """Which of many candidates is nothing else better than?
 
-Every row is a candidate, every column an objective, and lower is better throughout.
+Every row is a candidate, every column an objective, and lower is better throughout. What is
+not a number counts as infinitely bad.
 
 >>> front(np.array([[1, 5], [2, 2], [3, 3], [5, 1]])).tolist()
 [True, True, False, True]
@@ -52,22 +53,23 @@ def ranks(values: ArrayLike) -> NDArray[np.int64]:
 def crowding(values: ArrayLike) -> Floats:
     """How far apart each row's neighbours are, over all objectives; infinite at the ends.
 
+    An objective that is the same for all has no ends.
+
     >>> crowding([[0, 4], [1, 2], [4, 0]]).tolist()
     [inf, 2.0, inf]
     """
     nk = as_rows(values)
     total = np.zeros(len(nk))
-    for column in nk.T:
+    for column, scaled in zip(nk.T, _scaled(nk).T, strict=True):
         order = np.argsort(column, kind="stable")
-        span = column[order[-1]] - column[order[0]] if len(order) else 0.0
-        total[order[:1]] = total[order[-1:]] = np.inf
-        if span > 0:
-            total[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / span
+        if len(order) and column[order[0]] < column[order[-1]]:
+            total[order[1:-1]] += scaled[order[2:]] - scaled[order[:-2]]
+            total[order[[0, -1]]] = np.inf
     return total
 
 
-def thin(values: ArrayLike, most: int) -> list[int]:
-    """At most so many rows, spread as evenly as can be: the best of each objective first,
+def thin(values: ArrayLike, most: int, first: Sequence[int] = ()) -> list[int]:
+    """At most so many rows, spread as evenly as can be: `first` and the best of each objective,
     then always the row that is farthest from all that were taken.
 
     >>> thin([[0, 10], [1, 9], [5, 5], [9, 1], [10, 0]], 3)
@@ -76,49 +78,62 @@ def thin(values: ArrayLike, most: int) -> list[int]:
     nk = as_rows(values)
     if len(nk) <= most:
         return list(range(len(nk)))
-    low, high = nk.min(axis=0), nk.max(axis=0)
-    scaled = (nk - low) / np.where(high > low, high - low, 1.0)
-    taken = list(dict.fromkeys(int(column.argmin()) for column in scaled.T))[:most]
-    away = np.min([np.linalg.norm(scaled - scaled[i], axis=1) for i in taken], axis=0)
+    scaled = _scaled(nk)
+    wanted = iter(dict.fromkeys([*first, *map(int, nk.argmin(axis=0))]))
+    taken: list[int] = []
+    away = np.full(len(nk), np.inf)
     while len(taken) < most:
-        farthest = int(away.argmax())
-        taken.append(farthest)
-        away = np.minimum(away, np.linalg.norm(scaled - scaled[farthest], axis=1))
+        row = next(wanted, int(away.argmax()))
+        taken.append(row)
+        away = np.minimum(away, np.linalg.norm(scaled - scaled[row], axis=1))
+        away[row] = -1.0  # among equal rows too, none is taken twice
     return sorted(taken)
 
 
 def hypervolume(values: ArrayLike, reference: ArrayLike) -> float:
     """How much of the space up to the reference point the rows dominate, exactly."""
-    corner = np.asarray(reference, dtype=np.float64)
+    corner = np.atleast_1d(np.asarray(reference, dtype=np.float64))
     nk = as_rows(values)
-    nk = nk[(nk < corner).all(axis=1)]
-    return _volume(nk[front(nk)], corner) if len(nk) else 0.0
+    return _volume(nk[(nk < corner).all(axis=1)], corner)
 
 
 def _volume(nk: Floats, corner: Floats) -> float:
     """Slices along the last objective, from the best up; what is worse than a slice joins later."""
+    if not len(nk):
+        return 0.0
     if nk.shape[1] == 1:
         return float(corner[0] - nk[:, 0].min())
     if nk.shape[1] == 2:
         return _area(nk, corner)
+    nk = nk[front(nk)]
     nk = nk[np.argsort(nk[:, -1], kind="stable")]
-    edges = np.append(nk[:, -1], corner[-1])
-    total = 0.0
-    for count in range(1, len(nk) + 1):
-        height = edges[count] - edges[count - 1]
-        if height > 0:
-            flat = nk[:count, :-1]
-            total += height * _volume(flat[front(flat)], corner[:-1])
-    return float(total)
+    heights = np.diff(np.append(nk[:, -1], corner[-1]))
+    return float(
+        sum(
+            height * _volume(nk[:count, :-1], corner[:-1])
+            for count, height in enumerate(heights, start=1)
+            if height > 0
+        )
+    )
 
 
 def _area(nk: Floats, corner: Floats) -> float:
-    nk = nk[np.lexsort((nk[:, 1], nk[:, 0]))]
+    nk = nk[np.argsort(nk[:, 0], kind="stable")]
     lowest = np.minimum.accumulate(nk[:, 1])
     widths = np.diff(np.append(nk[:, 0], corner[0]))
     return float((widths * (corner[1] - lowest)).sum())
 
 
+def _scaled(nk: Floats) -> Floats:
+    """Every objective from 0 to 1; what is infinite stands at one of the ends."""
+    finite = np.isfinite(nk)
+    low = nk.min(axis=0, where=finite, initial=np.inf)
+    high = nk.max(axis=0, where=finite, initial=-np.inf)
+    low, high = np.where(low > high, 0.0, low), np.where(low > high, 0.0, high)
+    return (np.clip(nk, low, high) - low) / np.where(high > low, high - low, 1.0)
+
+
 def as_rows(values: ArrayLike | Sequence[Sequence[float]]) -> Floats:
     rows = np.asarray(values, dtype=np.float64)
-    return rows.reshape(len(rows), -1) if rows.ndim != 2 else rows
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    return np.where(np.isnan(rows), np.inf, rows)

@@ -20,20 +20,30 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
+from itertools import combinations, product
 from math import prod
 from random import Random
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from parformer.blocks.base import find_block
+from parformer.blocks.base import Shape, find_block
 from parformer.config import ModelConfig
 from parformer.costs import ModelCost
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
-from parformer.pattern import BlockSpec, Pattern, Value
-from parformer.search.ranges import Range, read_range, split_choices
-from parformer.search.space import IDENTITY, SearchSpace
+from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, Value
+from parformer.search.ranges import (
+    MOST,
+    Range,
+    Ranged,
+    Slot,
+    fitting,
+    read_block,
+    read_range,
+    read_slot,
+)
+from parformer.search.space import IDENTITY, MAX_CHOICES, SearchSpace
 from parformer.search.spaces import read_space_table
 
 FIELDS = ("d_model", "d_embed", "div_val")
@@ -43,9 +53,10 @@ BOUNDS = ("decoder_parameters", "parameters")
 """What a space may keep between two numbers."""
 
 MOST_LAYERS = 128
+ONE_TOKEN = Shape(1, 1, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Genome:
     """One architecture of a space: fields of the model, and every layer's blocks as texts."""
 
@@ -58,7 +69,7 @@ class Genome:
         values = {**self.fields, "layers": [list(layer) for layer in self.layers]}
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A short name of the architecture: where identities stood does not matter to it."""
         blocks = [text for layer in self.layers for text in layer if text != "i"]
@@ -70,50 +81,13 @@ class Genome:
         """What `text` gave."""
         try:
             values = json.loads(text)
-            layers = tuple(tuple(map(str, layer)) for layer in values.pop("layers"))
-            return cls({str(name): int(value) for name, value in values.items()}, layers)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{shown(text)} is no genome: {error}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Ranged:
-    """A block whose options are still open."""
-
-    letter: str
-    options: tuple[tuple[str, Range], ...] = ()
-
-    @classmethod
-    def of(cls, spec: BlockSpec) -> Self:
-        """A block that leaves nothing open."""
-        return cls(spec.letter, tuple((n, Range.of(v)) for n, v in spec.options.items()))
-
-    def draw(self, rng: Random, width: int, ratio: float) -> BlockSpec:
-        return BlockSpec(
-            self.letter,
-            {name: rng.choice(_fitting(name, r, width, ratio)) for name, r in self.options},
-        )
-
-    def count(self, width: int, ratio: float) -> int:
-        return prod(len(_fitting(name, r, width, ratio)) for name, r in self.options)
-
-    def allows(self, spec: BlockSpec, width: int, ratio: float) -> bool:
-        if spec.letter != self.letter or spec.options.keys() != dict(self.options).keys():
-            return False
-        return all(
-            spec.options[name] in _fitting(name, values, width, ratio)
-            for name, values in self.options
-        )
-
-    def __str__(self) -> str:
-        options = ",".join(
-            name if r.values == (True,) else f"{name}={r.text}" for name, r in self.options
-        )
-        return f"{self.letter}[{options}]" if options else self.letter
-
-
-Slot = tuple[Ranged, ...]
-"""One place of a layer, and the blocks that may stand there."""
+            layers = tuple(map(tuple, values.pop("layers")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"{shown(text)} is no genome: {error!r}") from None
+        numbers = all(type(value) is int for value in values.values())
+        if not numbers or not all(isinstance(block, str) for layer in layers for block in layer):
+            raise ConfigError(f"{shown(text)} is no genome: fields are numbers, blocks are texts")
+        return cls(values, layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,36 +107,69 @@ class GenomeSpace:
     bounds: tuple[tuple[str, Range], ...] = ()
     """What a candidate may have of parameters."""
     title: str = ""
+    recipe: str = ""
+    """The preset or file that the model it is like came from; it says how to train."""
 
     def __post_init__(self) -> None:
         check_names((name for name, _ in self.fields), FIELDS, "field of a space")
         check_names((name for name, _ in self.bounds), BOUNDS, "bound of a space")
+        for name, r in (("layers", self.layers), *self.fields, *self.bounds):
+            if not all(type(value) is int for value in r.values):
+                self._refuse(f"{name} must be whole numbers, got {shown(r.text)}")
         if not (self.layers.values[0] >= 1 and self.layers.values[-1] <= MOST_LAYERS):
-            raise ConfigError(
-                f"layers of space {self.name!r} must lie between 1 and {MOST_LAYERS}, "
-                f"got {self.layers.text}"
-            )
+            self._refuse(f"layers must lie between 1 and {MOST_LAYERS}, got {self.layers.text}")
         if not self.unit or not all(self.unit):
-            raise ConfigError(
-                f"the unit of space {self.name!r} is empty; give it a block, such as s"
-            )
-        for width in self.widths:
-            for slot in self.unit:
-                for block in slot:
-                    self._check(block, width)
+            self._refuse("the unit is empty; give it a block, such as s")
+        if (most := len(self.unit) * self.layers.values[-1]) > MAX_BLOCKS:
+            self._refuse(f"{most:,} blocks are too many; have at most {MAX_BLOCKS:,}")
+        for slot in self.unit:
+            if len(slot) > MAX_CHOICES:
+                self._refuse(f"{len(slot):,} blocks for one place; give at most {MAX_CHOICES}")
+            for one, other in combinations(slot, 2):
+                if one.overlaps(other):
+                    self._refuse(f"{str(one)!r} and {str(other)!r} overlap; give each block once")
+        try:
+            self._check_models()
+        except ConfigError as error:
+            self._refuse(str(error))
 
-    def _check(self, block: Ranged, width: int) -> None:
-        for name, values in block.options:
-            if not _fitting(name, values, width, self.inner_ratio):
-                raise ConfigError(
-                    f"no {name} of {str(block)!r} is at least {self.inner_ratio:g} times d_model "
-                    f"{width}; widen its range or lower inner_ratio"
-                )
-            for value in {values.values[0], values.values[-1]}:
-                find_block(BlockSpec(block.letter, {name: value}))
-                if name == "heads":
-                    self.like.replaced(d_model=width, d_embed=0, embedding="plain", cutoffs=(),
-                                       div_val=1).head_width(int(value))  # fmt: skip
+    def _check_models(self) -> None:
+        """Whether every genome is a model: all widths, all heads, the ends of inner widths."""
+        choices = prod(len(r.values) for _, r in self.fields)
+        kinds = sum(prod(len(r.values) for n, r in block.options if n != "inner")
+                    for block in self.ranged_blocks())  # fmt: skip
+        if choices > MOST or kinds * len(self.widths) > 16 * MOST:
+            raise ConfigError(
+                f"{choices:,} choices of fields and {kinds:,} kinds of blocks are more than can be "
+                "looked at; take larger steps"
+            )
+        for block in self.ranged_blocks():
+            for name, r in block.options:
+                for value in (r.values[0], r.values[-1]):
+                    find_block(BlockSpec(block.letter, {name: value}))
+                if not fitting(name, r, self.widths[-1], self.inner_ratio):
+                    raise ConfigError(
+                        f"no {name} of {str(block)!r} is at least {self.inner_ratio:g} times "
+                        f"d_model {self.widths[-1]}; widen its range or lower inner_ratio"
+                    )
+        by_width = {}
+        for values in product(*(r.values for _, r in self.fields)):
+            chosen = dict(zip(dict(self.fields), values, strict=True))
+            by_width[chosen["d_model"]] = self._with_all_blocks(chosen)
+        for width, config in by_width.items():
+            for block in self.ranged_blocks():
+                for spec in block.corners(width, self.inner_ratio):
+                    find_block(spec).cost(config, spec.options, ONE_TOKEN)
+
+    def _with_all_blocks(self, fields: Mapping[str, int]) -> ModelConfig:
+        """A model that has every block once, the least of each."""
+        pattern = Pattern(
+            block.least(fields["d_model"], self.inner_ratio) for block in self.ranged_blocks()
+        )
+        return self.like.replaced(pattern=pattern, **fields)
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise ConfigError(f"space {shown(self.name)}: {why}")
 
     @classmethod
     def of(cls, space: SearchSpace, like: ModelConfig, name: str = "layers") -> Self:
@@ -182,7 +189,7 @@ class GenomeSpace:
 
     @cached_property
     def size(self) -> int:
-        """How many architectures there are, bounds aside.
+        """How many genomes there are, bounds aside; identities make some of them the same model.
 
         >>> read_space("lts").size > 10**36
         True
@@ -201,7 +208,8 @@ class GenomeSpace:
         """One genome, every gene drawn evenly from what the earlier ones leave it."""
         fields = {name: int(rng.choice(values.values)) for name, values in self.fields}
         depth = int(rng.choice(self.layers.values))
-        return self._whole(fields, [self._draw_layer(fields, rng) for _ in range(depth)])
+        drawn = [self._draw_layer(fields, rng) for _ in range(1 if self.alike else depth)]
+        return self._whole(fields, drawn, depth)
 
     def smallest(self) -> Genome:
         """The least of everything, which comes nearest to any limit."""
@@ -209,15 +217,18 @@ class GenomeSpace:
         # of adaptive embeddings the one that shrinks fastest is the smallest
         if "div_val" in fields:
             fields["div_val"] = int(dict(self.fields)["div_val"].values[-1])
-        least = []
-        for slot in self.unit:
-            block = slot[0] if len(slot) == 1 else min(slot, key=lambda b: b.letter != "i")
-            options = {
-                name: _fitting(name, r, fields["d_model"], self.inner_ratio)[0]
-                for name, r in block.options
-            }
-            least.append(str(BlockSpec(block.letter, options)))
-        return self._whole(fields, [tuple(least)] * int(self.layers.values[0]))
+        config = self._with_all_blocks(fields)
+
+        def parameters(spec: BlockSpec) -> int:
+            return find_block(spec).cost(config, spec.options, ONE_TOKEN).parameters
+
+        width, ratio = fields["d_model"], self.inner_ratio
+        least = tuple(
+            str(min((block.least(width, ratio) for block in slot), key=parameters))
+            for slot in self.unit
+        )
+        depth = int(self.layers.values[0])
+        return self._whole(fields, [least] * depth, depth)
 
     def mutate(self, genome: Genome, rng: Random, chance: float) -> Genome:
         """Every gene is drawn again with this chance; so is what a new width rules out."""
@@ -234,7 +245,7 @@ class GenomeSpace:
                 layers.append(self._mutate_layer(genome.layers[number], fields, rng, chance))
             else:
                 layers.append(self._draw_layer(fields, rng))
-        return self._whole(fields, layers * depth if self.alike else layers)
+        return self._whole(fields, layers, depth)
 
     def cross(self, one: Genome, other: Genome, rng: Random) -> Genome:
         """Every gene from either parent; layers that only one of them has come from that one."""
@@ -244,7 +255,7 @@ class GenomeSpace:
         for number in range(1 if self.alike else depth):
             having = [g.layers[number] for g in (one, other) if number < len(g.layers)]
             layers.append(self._cross_layers(having[0], having[-1], fields, rng))
-        return self._whole(fields, layers * depth if self.alike else layers)
+        return self._whole(fields, layers, depth)
 
     def config(self, genome: Genome) -> ModelConfig:
         """The model that a genome stands for."""
@@ -266,7 +277,7 @@ class GenomeSpace:
         width = genome.fields["d_model"]
         for layer in genome.layers:
             fits = len(layer) == len(self.unit) and all(
-                self._allowed(slot, read_block(text), width)
+                self._allowed(slot, text, width)
                 for slot, text in zip(self.unit, layer, strict=True)
             )
             if not fits or (self.alike and layer != genome.layers[0]):
@@ -283,6 +294,7 @@ class GenomeSpace:
         return {
             "name": self.name,
             "title": self.title,
+            "like": self.recipe,
             "model": self.like.to_dict(),
             "layers": self.layers.text,
             "unit": [" | ".join(map(str, slot)) for slot in self.unit],
@@ -292,8 +304,10 @@ class GenomeSpace:
             "bounds": {name: values.text for name, values in self.bounds},
         }
 
-    def _whole(self, fields: Mapping[str, int], layers: Sequence[tuple[str, ...]]) -> Genome:
-        same = [layers[0]] * len(layers) if self.alike else layers
+    def _whole(
+        self, fields: Mapping[str, int], layers: Sequence[tuple[str, ...]], depth: int
+    ) -> Genome:
+        same = [layers[0]] * depth if self.alike else layers
         return Genome(dict(sorted(fields.items())), tuple(same))
 
     def _draw_layer(self, fields: Mapping[str, int], rng: Random) -> tuple[str, ...]:
@@ -309,7 +323,7 @@ class GenomeSpace:
             if len(slot) > 1 and rng.random() < chance:
                 spec = rng.choice(slot).draw(rng, fields["d_model"], self.inner_ratio)
             changed = {name for name in spec.options if rng.random() < chance}
-            made.append(self._mended(slot, spec, changed, fields, rng))
+            made.append(self._mended(slot, spec.letter, spec.options, changed, fields, rng))
         return tuple(made)
 
     def _cross_layers(
@@ -322,59 +336,47 @@ class GenomeSpace:
         made = []
         for slot, *texts in zip(self.unit, one, other, strict=True):
             first, second = map(read_block, texts)
-            if first.letter != second.letter or first.options.keys() != second.options.keys():
-                spec = rng.choice((first, second))
+            both = (first.options, second.options)
+            if first.letter != second.letter or both[0].keys() != both[1].keys():
+                first = rng.choice((first, second))
+                options = first.options
             else:
-                both = (first.options, second.options)
-                spec = BlockSpec(first.letter, {n: rng.choice(both)[n] for n in first.options})
-            made.append(self._mended(slot, spec, set(), fields, rng))
+                options = {name: rng.choice(both)[name] for name in first.options}
+            made.append(self._mended(slot, first.letter, options, set(), fields, rng))
         return tuple(made)
 
     def _mended(
         self,
         slot: Slot,
-        spec: BlockSpec,
+        letter: str,
+        options: Mapping[str, Value],
         changed: set[str],
         fields: Mapping[str, int],
         rng: Random,
     ) -> str:
         """The block with some options drawn again, and whatever the width rules out."""
-        names = spec.options.keys()
+        alike = [block for block in slot if block.has(letter, options)]
+        # of several, the one that these options came from; none if two were mixed
         ranged = next(
-            b for b in slot if b.letter == spec.letter and dict(b.options).keys() == names
+            (b for b in alike if all(options[n] in r.values for n, r in b.options)), alike[0]
         )
-        options: dict[str, Value] = {}
+        mended: dict[str, Value] = {}
         for name, values in ranged.options:
-            fitting = _fitting(name, values, fields["d_model"], self.inner_ratio)
-            keep = name not in changed and spec.options[name] in fitting
-            options[name] = spec.options[name] if keep else rng.choice(fitting)
-        return str(BlockSpec(spec.letter, options))
+            fit = fitting(name, values, fields["d_model"], self.inner_ratio)
+            keep = name not in changed and options[name] in fit
+            mended[name] = options[name] if keep else rng.choice(fit)
+        return str(BlockSpec(letter, mended))
 
-    def _allowed(self, slot: Slot, spec: BlockSpec, width: int) -> bool:
-        return any(block.allows(spec, width, self.inner_ratio) for block in slot)
+    def _allowed(self, slot: Slot, text: str, width: int) -> bool:
+        spec = read_block(text)
+        return str(spec) == text and any(b.allows(spec, width, self.inner_ratio) for b in slot)
 
     def ranged_blocks(self) -> Iterator[Ranged]:
         """Every block that may stand somewhere, once."""
         yield from dict.fromkeys(block for slot in self.unit for block in slot)
 
 
-@lru_cache(maxsize=65_536)
-def read_block(text: str) -> BlockSpec:
-    """One block from its text."""
-    blocks = Pattern.parse(text).blocks
-    if len(blocks) != 1:
-        raise ConfigError(f"{shown(text)} is not one block")
-    return blocks[0]
-
-
-@lru_cache(maxsize=65_536)
-def _fitting(name: str, values: Range, width: int, ratio: float) -> tuple[Value, ...]:
-    if name != "inner":
-        return values.values
-    return tuple(value for value in values.values if float(value) >= int(ratio * width))
-
-
-def read_space(source: str | Mapping[str, Any], like: ModelConfig | None = None) -> GenomeSpace:
+def read_space(source: str | Mapping[str, Any], like: str = "") -> GenomeSpace:
     """A space by name, from a TOML file, or from what `to_dict` gave; `like` another model."""
     table, model = read_space_table(source, like)
     layers = read_range(table["layers"], "layers")
@@ -385,6 +387,7 @@ def read_space(source: str | Mapping[str, Any], like: ModelConfig | None = None)
     return GenomeSpace(
         name=table["name"],
         title=table.get("title", ""),
+        recipe=table.get("like", ""),
         like=model,
         layers=layers,
         unit=unit,
@@ -393,24 +396,3 @@ def read_space(source: str | Mapping[str, Any], like: ModelConfig | None = None)
         alike=bool(table.get("alike", False)),
         bounds=tuple((name, read_range(text, name)) for name, text in sorted(bounds.items())),
     )
-
-
-def read_slot(text: str) -> Slot:
-    """Blocks that may stand in one place, such as `s[heads=2|4] | f[inner=64..256/64] | i`."""
-    blocks = []
-    for choice in split_choices(text):
-        letter, bracket, rest = choice.partition("[")
-        if bracket and not rest.endswith("]"):
-            raise ConfigError(
-                f"{shown(choice)} has no closing bracket; write it as f[inner=64..256/64]"
-            )
-        options = []
-        for option in filter(None, rest.removesuffix("]").split(",")):
-            name, equals, values = (part.strip() for part in option.partition("="))
-            options.append((name, read_range(values, name) if equals else Range.of(True)))
-        block = Ranged(letter.strip(), tuple(sorted(options)))
-        find_block(BlockSpec(block.letter, {n: r.values[0] for n, r in block.options}))
-        if block in blocks:
-            raise ConfigError(f"{shown(choice)} is twice in {shown(text)}; give it once")
-        blocks.append(block)
-    return tuple(blocks)

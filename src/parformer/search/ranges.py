@@ -1,26 +1,39 @@
-"""Which values does `128..1024/64` stand for?
+"""Which values does `128..1024/64` stand for, and which blocks does `s[heads=2|4] | i`?
 
 >>> read_range("2|4|8", "heads").values, len(read_range("128..1024/64", "d_model").values)
 ((2, 4, 8), 15)
 >>> read_range("4M..100M", "parameters").values
 (4000000, 100000000)
+>>> [str(block) for block in read_slot("s[heads=2|4] | i")]
+['s[heads=2|4]', 'i']
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from random import Random
 from typing import Any, Self
 
+from parformer.blocks.base import find_block
 from parformer.errors import ConfigError
 from parformer.notation import shown
-from parformer.pattern import Value
+from parformer.pattern import BlockSpec, Pattern, Value
 
 MOST = 4096
 """Values that one gene may have."""
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
-_STEPS = re.compile(r"(?P<low>\d+)(?P<a>[kMG]?)\.\.(?P<high>\d+)(?P<b>[kMG]?)(?:/(?P<step>\d+))?")
+_STEPS = re.compile(
+    r"(?P<low>[0-9]{1,15})(?P<a>[kMG]?)\s*\.\.\s*(?P<high>[0-9]{1,15})(?P<b>[kMG]?)"
+    r"(?:\s*/\s*(?P<step>[0-9]{1,15}))?"
+)
+_NUMBER = re.compile(r"([0-9]{1,15})([kMG]?)")
+_WORD = re.compile(r"[a-z][a-z0-9_+.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +54,136 @@ def read_range(text: str | int, name: str) -> Range:
 
     Without a step a stretch counts by one, and stands for its two ends where it is too long.
     """
-    way_out = f"write it as 128..1024/64 or 2|4|8, for {name}"
-    written = str(text).strip().replace(" ", "")
-    if steps := _STEPS.fullmatch(written):
-        low = int(steps["low"]) * UNITS[steps["a"]]
-        high = int(steps["high"]) * UNITS[steps["b"]]
-        step = int(steps["step"] or 1)
-        if low > high or step < 1:
-            raise ConfigError(f"{name} {shown(written)} holds no value; {way_out}")
-        if steps["step"] is None and high - low >= MOST:
-            return Range((low, high), written)
-        if (high - low) // step >= MOST:
-            raise ConfigError(f"{name} {shown(written)} holds more than {MOST:,} values; {way_out}")
-        return Range(tuple(range(low, high + 1, step)), written)
+    way_out = f"write it as 128..1024/64 or 2|4|8, for {shown(name)}"
+    if not isinstance(text, str):
+        if type(text) is not int or abs(text) >= 10**15:
+            raise ConfigError(f"a range must be a text or a whole number; {way_out}")
+        text = str(text)
+    if steps := _STEPS.fullmatch(text.strip()):
+        return _stretch(steps, way_out)
     values = []
-    for part in written.split("|"):
-        number = re.fullmatch(r"(\d{1,15})([kMG]?)", part)
-        if number is None and not re.fullmatch(r"[a-z][a-z0-9-]*", part):
-            raise ConfigError(f"cannot read {name} {shown(str(text))}; {way_out}")
-        values.append(part if number is None else int(number[1]) * UNITS[number[2]])
+    for part in text.split("|"):
+        number = _NUMBER.fullmatch(part.strip())
+        if number is None and not _WORD.fullmatch(part.strip()):
+            raise ConfigError(f"cannot read {shown(text)}; {way_out}")
+        values.append(part.strip() if number is None else int(number[1]) * UNITS[number[2]])
     if len(set(values)) < len(values):
-        raise ConfigError(f"{name} {shown(written)} has a value twice; give it once")
+        raise ConfigError(f"{shown(text)} has a value twice; give it once, for {shown(name)}")
+    if len(values) > MOST:
+        raise ConfigError(f"{shown(text)} holds more than {MOST:,} values; {way_out}")
+    written = "|".join(part.strip() for part in text.split("|"))
     return Range(tuple(sorted(values, key=lambda v: (isinstance(v, str), v))), written)
+
+
+def _stretch(steps: re.Match[str], way_out: str) -> Range:
+    low = int(steps["low"]) * UNITS[steps["a"]]
+    high = int(steps["high"]) * UNITS[steps["b"]]
+    step = int(steps["step"] or 1)
+    written = re.sub(r"\s", "", steps[0])
+    if low > high or step < 1:
+        raise ConfigError(f"{shown(written)} holds no value; {way_out}")
+    if steps["step"] is None and high - low >= MOST:
+        return Range((low, high), written)
+    if (high - low) // step >= MOST:
+        raise ConfigError(f"{shown(written)} holds more than {MOST:,} values; {way_out}")
+    return Range(tuple(range(low, high + 1, step)), written)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranged:
+    """A block whose options are still open."""
+
+    letter: str
+    options: tuple[tuple[str, Range], ...] = ()
+
+    @classmethod
+    def of(cls, spec: BlockSpec) -> Self:
+        """A block that leaves nothing open."""
+        return cls(spec.letter, tuple((n, Range.of(v)) for n, v in spec.options.items()))
+
+    def draw(self, rng: Random, width: int, ratio: float) -> BlockSpec:
+        return BlockSpec(
+            self.letter,
+            {name: rng.choice(fitting(name, r, width, ratio)) for name, r in self.options},
+        )
+
+    def least(self, width: int, ratio: float) -> BlockSpec:
+        """The lowest value of every option."""
+        options = {name: fitting(name, r, width, ratio)[0] for name, r in self.options}
+        return BlockSpec(self.letter, options)
+
+    def count(self, width: int, ratio: float) -> int:
+        return prod(len(fitting(name, r, width, ratio)) for name, r in self.options)
+
+    def corners(self, width: int, ratio: float) -> Iterator[BlockSpec]:
+        """All that differ in more than an inner width, of which only the ends are taken."""
+        names = [name for name, _ in self.options]
+        fit = [fitting(name, r, width, ratio) for name, r in self.options]
+        ends = [(v[0], v[-1]) if n == "inner" else v for n, v in zip(names, fit, strict=True)]
+        for values in product(*ends):
+            yield BlockSpec(self.letter, dict(zip(names, values, strict=True)))
+
+    def has(self, letter: str, options: Mapping[str, object]) -> bool:
+        """Whether this is about the same block and the same options, whatever their values."""
+        return letter == self.letter and options.keys() == dict(self.options).keys()
+
+    def allows(self, spec: BlockSpec, width: int, ratio: float) -> bool:
+        return self.has(spec.letter, spec.options) and all(
+            # 1, 1.0 and True are equal to Python; here they are three different options
+            spec.options[name] in (fits := fitting(name, r, width, ratio))
+            and type(spec.options[name]) in map(type, fits)
+            for name, r in self.options
+        )
+
+    def overlaps(self, other: Ranged) -> bool:
+        """Whether both could be the very same block."""
+        return self.has(other.letter, dict(other.options)) and all(
+            {*one.values} & {*two.values}
+            for (_, one), (_, two) in zip(self.options, other.options, strict=True)
+        )
+
+    def __str__(self) -> str:
+        options = ",".join(
+            name if r.values[0] is True else f"{name}={r.text}" for name, r in self.options
+        )
+        return f"{self.letter}[{options}]" if options else self.letter
+
+
+Slot = tuple[Ranged, ...]
+"""One place of a layer, and the blocks that may stand there."""
+
+
+@lru_cache(maxsize=65_536)
+def fitting(name: str, values: Range, width: int, ratio: float) -> tuple[Value, ...]:
+    """The values that a model of this width may have."""
+    if name != "inner":
+        return values.values
+    # 1.1 × 10 is a little more than 11 to a computer
+    return tuple(value for value in values.values if value >= ratio * width - 1e-6)
+
+
+def read_slot(text: str) -> Slot:
+    """Blocks that may stand in one place, such as `s[heads=2|4] | f[inner=64..256/64] | i`."""
+    return tuple(map(_read_ranged, split_choices(text)))
+
+
+def _read_ranged(choice: str) -> Ranged:
+    letter, bracket, rest = choice.partition("[")
+    if bracket and not rest.endswith("]"):
+        raise ConfigError(
+            f"{shown(choice)} has no closing bracket; write it as f[inner=64..256/64]"
+        )
+    options: dict[str, Range] = {}
+    for option in filter(None, rest.removesuffix("]").split(",")):
+        name, equals, values = (part.strip() for part in option.partition("="))
+        if name in options:
+            raise ConfigError(f"second option {shown(name)} in {shown(choice)}; give it once")
+        options[name] = read_range(values, name) if equals else Range.of(True)
+    block = Ranged(letter.strip(), tuple(sorted(options.items())))
+    # numbers stand before words, so that the ends have all types that there are
+    for end in (0, -1):
+        find_block(BlockSpec(block.letter, {name: r.values[end] for name, r in block.options}))
+    return block
 
 
 def split_choices(text: str) -> list[str]:
@@ -73,4 +194,20 @@ def split_choices(text: str) -> list[str]:
     """
     if not isinstance(text, str):
         raise ConfigError(f"{shown(text)} is no block; write it as s[heads=2|4|8]")
-    return [part.strip() for part in re.split(r"\|(?![^\[]*\])", text)]
+    choices, inside = [""], False
+    for piece in re.split(r"([|\[\]])", text):
+        inside = piece == "[" or (inside and piece != "]")
+        if piece == "|" and not inside:
+            choices.append("")
+        else:
+            choices[-1] += piece
+    return [choice.strip() for choice in choices]
+
+
+@lru_cache(maxsize=65_536)
+def read_block(text: str) -> BlockSpec:
+    """One block from its text."""
+    blocks = Pattern.parse(text).blocks
+    if len(blocks) != 1:
+        raise ConfigError(f"{shown(text)} is not one block")
+    return blocks[0]

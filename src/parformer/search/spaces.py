@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any
 
 from parformer.config import FAMILIES, ModelConfig, read_model
 from parformer.errors import ConfigError
-from parformer.fields import check_names
+from parformer.fields import check_names, fit_type
 from parformer.notation import shown
 
 NAMES = ("title", "source", "like", "model", "extends", "layers", "unit", "fields",
          "inner_ratio", "alike", "bounds", "name")  # fmt: skip
+TABLES = ("fields", "bounds", "model")
+KINDS = {"name": str, "title": str, "source": str, "like": str, "inner_ratio": float, "alike": bool}
 
 
 def space_names() -> tuple[str, ...]:
@@ -30,11 +33,12 @@ def space_names() -> tuple[str, ...]:
 
 
 def read_space_table(
-    source: str | Mapping[str, Any], like: ModelConfig | None = None
+    source: str | Mapping[str, Any], like: str = ""
 ) -> tuple[dict[str, Any], ModelConfig]:
     """What a space says, and the model that its candidates are like."""
-    table = dict(source) if isinstance(source, Mapping) else _read(source)
-    where = f"space {shown(table.get('name', '?'))}"
+    table = _extend(dict(source), ()) if isinstance(source, Mapping) else _read(source)
+    table.setdefault("name", "unnamed")
+    where = f"space {shown(table['name'])}"
     check_names(table, NAMES, f"name in {where}")
     for name in ("layers", "unit"):
         if name not in table:
@@ -43,38 +47,42 @@ def read_space_table(
             )
     if not isinstance(table["unit"], list):
         raise ConfigError(f"unit of {where} must be a list, such as ['s[heads=2|4]', 'f']")
-    for name, kind in (("fields", dict), ("bounds", dict), ("model", dict)):
-        if not isinstance(table.get(name, {}), kind):
+    for name in TABLES:
+        if not isinstance(table.get(name, {}), dict):
             raise ConfigError(f"{name} of {where} must be a table")
-    try:
-        ratio = float(table.get("inner_ratio", 0))
-    except (TypeError, ValueError):
-        ratio = -1.0
-    if not 0 <= ratio <= 1000:
-        raise ConfigError(
-            f"inner_ratio of {where} must be a number from 0, got {table['inner_ratio']!r}"
-        )
+    for name, kind in KINDS.items():
+        if name in table:
+            table[name] = fit_type(f"{name} of {where}", table[name], kind)
+    if not 0 <= (ratio := table.get("inner_ratio", 0.0)) <= 1000:
+        raise ConfigError(f"inner_ratio of {where} must be from 0 to 1000, got {ratio:g}")
     changes = table.get("model", {})
-    if like is not None:
-        model = like
-    elif "like" in table:
-        model = read_model(str(table["like"]), **changes)
+    check_names(changes, [f.name for f in fields(ModelConfig)], f"field of the model of {where}")
+    if like:
+        model, table = read_model(like), {**table, "like": like}
     elif "family" in changes:
         model = ModelConfig.from_dict(changes)
+    elif "like" in table:
+        model = read_model(table["like"], **changes)
     else:
         raise ConfigError(f'{where} does not say which model it is like; add like = "pocket"')
     bounds = table.get("bounds", {})
     if any(isinstance(values, Mapping) for values in bounds.values()):
         check_names(bounds, FAMILIES, f"family in the bounds of {where}")
         bounds = bounds.get(model.family, {})
+        if not isinstance(bounds, Mapping):
+            raise ConfigError(f"bounds.{model.family} of {where} must be a table")
     return {**table, "bounds": bounds}, model
 
 
-def _read(source: str) -> dict[str, Any]:
+def _read(source: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    if source in above:
+        raise ConfigError(f"space {source!r} extends itself, by way of {', '.join(above)}")
     if source.endswith(".toml"):
         try:
             text = Path(source).read_text("utf-8")
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ConfigError(f"cannot read {source!r}: {error.strerror}") from None
+        except ValueError as error:
             raise ConfigError(f"cannot read {source!r}: {error}") from None
         name = Path(source).stem
     else:
@@ -82,17 +90,25 @@ def _read(source: str) -> dict[str, Any]:
         if source not in known:
             near = difflib.get_close_matches(source, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known spaces: {', '.join(known)}"
-            raise ConfigError(f"unknown space {source!r}; {hint}")
+            raise ConfigError(f"unknown space {shown(source)}; {hint}")
         text, name = _files()[source], source
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source!r} is not TOML: {error}") from None
-    if "extends" in table:
-        if table["extends"] == name:
-            raise ConfigError(f"{source!r} extends itself")
-        table = {**_read(str(table.pop("extends"))), **table}
-    return {**table, "name": name}
+    return _extend({**table, "name": name}, (*above, source))
+
+
+def _extend(table: dict[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+    """A space that extends another: its model and fields add to it, its other words win."""
+    if "extends" not in table:
+        return table
+    parent, own = _read(str(table["extends"]), above), {**table}
+    del own["extends"]
+    for name in ("model", "fields"):
+        if isinstance(parent.get(name), dict) and isinstance(own.get(name), dict):
+            own[name] = parent[name] | own[name]
+    return {**parent, **own}
 
 
 @cache

@@ -1,0 +1,363 @@
+"""What does a gallery of sizes cost, is it right, and what is it worth on this machine?
+
+    python benchmarks/pareto.py PART … --folder FOLDER
+    python benchmarks/pareto.py --folder FOLDER --write
+
+The parts, each for both backbones of LiteTransformerSearch (Javaheripi et al. 2022):
+
+- search: a full-size search (100 × 30, three objectives), its front measured, beside the
+  layer-scaled baseline
+- direct: 20 × 10 from the profile against 20 × 10 that measure every candidate
+- topology: equal parameters, from wide and shallow to narrow and deep (Figures 7 and 14)
+- objectives: what a search over two of the three objectives overlooks (Appendix F)
+
+Each leaves a JSON file in the folder; `--write` makes docs/experiments/gallery.md of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from inference import table
+
+from parformer.config import preset
+from parformer.costs import cost
+from parformer.measure.device import Receipt
+from parformer.measure.meter import Step, in_batches
+from parformer.search.evolution import Plan
+from parformer.search.front import front, hypervolume
+from parformer.search.gallery import Ended, Wanted, search_front
+from parformer.search.genome import read_space
+from parformer.search.limits import in_words
+from parformer.search.showcase import showcase
+
+BACKBONES = {"lts-transformer-xl": "Transformer-XL", "lts-gpt2": "GPT-2"}
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "gallery.md"
+STEP = Step(threads=1)
+BUDGETS = (5_000_000, 15_000_000, 40_000_000)
+WIDTHS = (128, 192, 256, 384, 512, 768, 1024)
+ALIKE = 0.02
+"""How close two figures must be to count as the same."""
+
+
+class Progress:
+    """A line now and then."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.last = what, time.monotonic()
+
+    def notice(self, text: str) -> None:
+        print(f"{self.what}: {text}", flush=True)
+
+    def preparing(self, what: str, share: float) -> None:
+        if time.monotonic() - self.last > 20:
+            self.last = time.monotonic()
+            print(f"{self.what}: {share:4.0%} {what}", flush=True)
+
+
+def wanted(backbone: str, population: int, iterations: int, **others: Any) -> Wanted:
+    return Wanted(
+        space=read_space("lts-as-run", backbone),
+        plan=Plan.sized(population, iterations),
+        step=STEP,
+        **others,
+    )
+
+
+def run_search(backbone: str, folder: Path) -> dict[str, Any]:
+    """The whole job, timed; with and without the time for the profile."""
+    place = folder / f"search-{backbone}"
+    place.mkdir(exist_ok=True)
+    watch = Progress(backbone)
+    ended = search_front(wanted(backbone, 100, 30), place, watch=watch, cache=folder / "profiles")
+    found = showcase(ended, watch=watch, folder=place)
+    found.pop("visited")
+    return found
+
+
+def run_direct(backbone: str, folder: Path) -> dict[str, Any]:
+    """Two searches of equal length; both fronts measured in one series, one corner for both."""
+    watch = Progress(backbone)
+    fronts, seconds = {}, {}
+    for way in ("profile", "measuring"):
+        place = folder / f"direct-{backbone}-{way}"
+        place.mkdir(exist_ok=True)
+        began = time.monotonic()
+        ended = search_front(
+            wanted(backbone, 20, 10, latency_by=way), place, watch=watch, cache=folder / "profiles"
+        )
+        seconds[way] = time.monotonic() - began
+        fronts[way] = front_of(ended)
+    configs = {f"{way} {i}": c for way, models in fronts.items() for i, c in enumerate(models)}
+    series = in_batches(configs, STEP, reference=preset(backbone), progress=watch.preparing)
+    values = {
+        reading.name: (
+            -float(cost(configs[reading.name]).decoder_parameters),
+            reading.median,
+            float(reading.peak_bytes),
+        )
+        for reading in series.readings
+    }
+    corner = np.array(list(values.values())).max(axis=0)
+    ideal = np.array(list(values.values())).min(axis=0)
+    volume = {}
+    for way in fronts:
+        own = np.array([v for name, v in values.items() if name.startswith(way)])
+        volume[way] = hypervolume((own - ideal) / (corner - ideal), np.full(3, 1.1))
+    return {
+        "seconds": seconds,
+        "front": {way: len(models) for way, models in fronts.items()},
+        "hypervolume": volume,
+        "share": volume["profile"] / volume["measuring"],
+    }
+
+
+def front_of(ended: Ended) -> list[Any]:
+    scored = [one for one in ended.scored if one.values is not None]
+    flags = front([one.values for one in scored])
+    space = ended.wanted.space
+    return [space.config(one.genome) for one, flag in zip(scored, flags, strict=True) if flag]
+
+
+def run_topology(backbone: str, folder: Path) -> dict[str, Any]:
+    """Equal decoder parameters; as in the paper twice the width inside, and eight heads."""
+    base, configs, about = preset(backbone), {}, {}
+    for budget in BUDGETS:
+        for width in WIDTHS:
+            layer = base.replaced(pattern="sf", d_model=width, n_head=8, d_inner=2 * width)
+            one = cost(layer).decoder_parameters
+            two = cost(layer.replaced(pattern="(sf)x2")).decoder_parameters
+            layers = round((budget - one) / (two - one)) + 1
+            if not 1 <= layers <= 60:
+                continue
+            config = layer.replaced(pattern=f"(sf)x{layers}")
+            if abs(cost(config).decoder_parameters / budget - 1) > 0.1:
+                continue
+            name = f"{budget} {width}"
+            configs[name] = config
+            about[name] = {
+                "budget": budget,
+                "width": width,
+                "layers": layers,
+                "decoder_parameters": cost(config).decoder_parameters,
+            }
+    series = in_batches(configs, STEP, reference=base, progress=Progress(backbone).preparing)
+    rows = [
+        about[reading.name]
+        | {"latency": reading.median, "interval": [reading.low, reading.high]}
+        | {"memory": reading.peak_bytes}
+        for reading in series.readings
+    ]
+    return {"rows": rows}
+
+
+def run_objectives(backbone: str, folder: Path) -> dict[str, Any]:
+    """Searches over two objectives and over three, all priced by the same profile."""
+    watch = Progress(backbone)
+    ended = {}
+    for names in (("quality", "latency"), ("quality", "memory"), ("quality", "latency", "memory")):
+        place = folder / f"objectives-{backbone}-{'-'.join(names)}"
+        place.mkdir(exist_ok=True)
+        asked = wanted(backbone, 100, 30, objectives=names)
+        # the profile knows the other cost too, though nobody searches for it
+        ended["+".join(names)] = search_front(asked, place, watch=watch, cache=folder / "profiles")
+    three = ended["quality+latency+memory"]
+    pairs = {
+        "latency": widest(three.figures, "memory", "latency"),
+        "memory": widest(three.figures, "latency", "memory"),
+    }
+    every = np.array([corner_values(f) for e in ended.values() for f in e.figures])
+    ideal, worst = every.min(axis=0), every.max(axis=0)
+    volume = {}
+    for name, one in ended.items():
+        own = (np.array([corner_values(f) for f in one.figures]) - ideal) / (worst - ideal)
+        volume[name] = hypervolume(own, np.ones(3))
+    return {"pairs": pairs, "hypervolume": volume}
+
+
+def corner_values(figures: dict[str, float]) -> tuple[float, float, float]:
+    return -figures["quality"], figures["latency"], figures["memory"]
+
+
+def widest(figures: Sequence[dict[str, float]], same: str, differs: str) -> dict[str, Any]:
+    """Two candidates of equal quality and of one equal cost that differ most in the other."""
+    quality, equal, other = (
+        np.array([one[name] for one in figures]) for name in ("quality", same, differs)
+    )
+    best: tuple[float, int, int] = (0.0, 0, 0)
+    for i in range(len(figures)):
+        near = np.abs(quality / quality[i] - 1) <= ALIKE
+        near &= np.abs(equal / equal[i] - 1) <= ALIKE
+        j = int(np.where(near, other, 0).argmax())
+        if other[j] / other[i] > best[0]:
+            best = (float(other[j] / other[i]), i, j)
+    ratio, i, j = best
+    keep = ("quality", "latency", "memory")
+    pair = [{name: figures[k][name] for name in keep} for k in (i, j)]
+    return {"ratio": ratio, "pair": pair}
+
+
+PARTS = {
+    "search": run_search,
+    "direct": run_direct,
+    "topology": run_topology,
+    "objectives": run_objectives,
+}
+
+
+def read(folder: Path, part: str, backbone: str) -> dict[str, Any] | None:
+    file = folder / f"{part}-{backbone}.json"
+    return json.loads(file.read_text("utf-8")) if file.is_file() else None
+
+
+def write(folder: Path) -> None:
+    """Put the tables between the document's marks."""
+    lines: list[str] = []
+    for part, make in (
+        ("search", search_lines),
+        ("direct", direct_lines),
+        ("topology", topology_lines),
+        ("objectives", objective_lines),
+    ):
+        found = {b: read(folder, part, b) for b in BACKBONES}
+        some = {b: one for b, one in found.items() if one is not None}
+        if some:
+            lines += [*make(some), ""]
+    lines.append(f"{Receipt.issue('gallery', threads=1).line()}.")
+    text = DOCUMENT.read_text("utf-8")
+    start, end = "<!-- tables -->", "<!-- end -->"
+    before, _, rest = text.partition(start)
+    _, _, after = rest.partition(end)
+    DOCUMENT.write_text(f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}", "utf-8")
+
+
+def search_lines(found: dict[str, dict[str, Any]]) -> list[str]:
+    rows = []
+    for backbone, one in found.items():
+        seconds, errors = one["seconds"], one["errors"]
+        rows.append(
+            [
+                BACKBONES[backbone],
+                f"{one['evaluated']:,}",
+                f"{seconds['profile']:.0f} s",
+                f"{seconds['search']:.0f} s",
+                f"{seconds['measure']:.0f} s",
+                f"{errors['latency']['median']:.1%}, {errors['latency']['p90']:.1%}",
+                f"{errors['memory']['median']:.1%}, {errors['memory']['p90']:.1%}",
+            ]
+        )
+    heads = ["", "candidates", "profile", "search", "front and baseline measured"]
+    heads += ["latency off by (median, 90th)", "memory off by"]
+    lines = ["**A full-size search, 100 × 30**", "", *table(heads, rows), ""]
+    rows = []
+    for backbone, one in found.items():
+        saved = one["savings"]
+        if saved is None:
+            rows.append([BACKBONES[backbone], "no baseline within reach", "", "", ""])
+            continue
+        largest = saved["largest"]
+        rows.append(
+            [
+                BACKBONES[backbone],
+                f"{saved['latency_saved']:.1%}",
+                f"{saved['memory_saved']:.1%}",
+                f"{largest['layers']} layers: {largest['speedup']:.2f}×",
+                f"{largest['memory_ratio']:.2f}×",
+            ]
+        )
+    heads = ["at equal decoder parameters", "latency saved, mean", "memory saved, mean"]
+    heads += ["deepest baseline that is matched: faster", "smaller"]
+    return [*lines, *table(heads, rows)]
+
+
+def direct_lines(found: dict[str, dict[str, Any]]) -> list[str]:
+    rows = [
+        [
+            BACKBONES[backbone],
+            f"{one['seconds']['profile']:.0f} s, {one['front']['profile']} models",
+            f"{one['seconds']['measuring']:.0f} s, {one['front']['measuring']} models",
+            f"{one['share']:.3f}",
+        ]
+        for backbone, one in found.items()
+    ]
+    heads = ["", "from the profile", "every candidate measured", "hypervolume, ratio"]
+    return ["**20 × 10 candidates, both fronts measured in one series**", "", *table(heads, rows)]
+
+
+def topology_lines(found: dict[str, dict[str, Any]]) -> list[str]:
+    rows = []
+    for backbone, one in found.items():
+        for budget in BUDGETS:
+            own = [row for row in one["rows"] if row["budget"] == budget]
+            if not own:
+                continue
+            fast, slow = (f(own, key=lambda r: r["latency"]) for f in (min, max))
+            small, big = (f(own, key=lambda r: r["memory"]) for f in (min, max))
+            rows.append(
+                [
+                    BACKBONES[backbone],
+                    in_words("parameters", budget),
+                    f"{min(r['width'] for r in own)} to {max(r['width'] for r in own)}",
+                    f"{shape(fast)}: {in_words('latency', fast['latency'])}",
+                    f"{shape(slow)}: {in_words('latency', slow['latency'])}",
+                    f"{slow['latency'] / fast['latency']:.2f}×",
+                    f"{big['memory'] / small['memory']:.2f}×",
+                ]
+            )
+    heads = ["", "decoder parameters", "widths", "fastest", "slowest", "latency differs by"]
+    heads += ["peak memory differs by"]
+    return ["**Equal parameters, width against depth**", "", *table(heads, rows)]
+
+
+def shape(row: dict[str, Any]) -> str:
+    return f"{row['layers']} × {row['width']}"
+
+
+def objective_lines(found: dict[str, dict[str, Any]]) -> list[str]:
+    rows = []
+    for backbone, one in found.items():
+        volume, pairs = one["hypervolume"], one["pairs"]
+        three = volume["quality+latency+memory"]
+        rows.append(
+            [
+                BACKBONES[backbone],
+                f"{pairs['latency']['ratio']:.2f}×",
+                f"{pairs['memory']['ratio']:.2f}×",
+                f"{volume['quality+latency'] / three:.3f}",
+                f"{volume['quality+memory'] / three:.3f}",
+            ]
+        )
+    heads = [
+        "",
+        "latency of two with equal quality and memory",
+        "memory, equal quality and latency",
+    ]
+    heads += ["hypervolume of quality + latency", "of quality + memory, beside all three"]
+    return ["**Two objectives and three** (predicted)", "", *table(heads, rows)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--backbone", choices=[*BACKBONES], action="append")
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for part in given.parts:
+        for backbone in given.backbone or BACKBONES:
+            found = PARTS[part](backbone, given.folder)
+            (given.folder / f"{part}-{backbone}.json").write_text(json.dumps(found), "utf-8")
+            print(f"{part} of {backbone}: done", flush=True)
+    if given.write:
+        write(given.folder)
+
+
+if __name__ == "__main__":
+    main()
