@@ -31,6 +31,7 @@ from parformer.search.teamwork import search_together
 TINY = {
     "name": "tiny",
     "like": "pocket",
+    "model": {"d_model": 32, "d_inner": 64, "n_head": 2, "pattern": "(sf)x3"},
     "layers": "1..3",
     "unit": ["s[heads=2|4]", "f[inner=32..96/32]"],
     "fields": {"d_model": "16..48/16"},
@@ -205,11 +206,11 @@ def test_limits_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_multiple_is_of_the_model_that_the_space_is_like(tmp_path: Path) -> None:
-    limits = read_limits(["latency=0.5x", "flops=0.4x", "memory=0.9x"])
+    limits = read_limits(["latency=0.8x", "flops=0.75x", "memory=0.9x"])
     ended = search(tmp_path / "run", wish(limits=limits))
     like = ended.wanted.space.like
-    assert ended.limits["latency"] == 0.5 * FakeMeter().seconds(like, STEP)
-    assert ended.limits["flops"] == 0.4 * cost(like, tgt_len=8, mem_len=0).flops
+    assert ended.limits["latency"] == 0.8 * FakeMeter().seconds(like, STEP)
+    assert ended.limits["flops"] == 0.75 * cost(like, tgt_len=8, mem_len=0).flops
     assert ended.limits["memory"] == 0.9 * (4 * cost(like).parameters + 1000 * like.d_model)
 
 

@@ -222,7 +222,7 @@ def test_killed_ten_times_and_none_the_wiser(storage: str, crew: Crew, tmp_path:
     if storage.startswith("notebook"):
         slots = 90
         names = ("notebook.before-write", "notebook.after-write", *AFTER[:1])
-    wish = job(storage, diary, slots=slots, heartbeat=heartbeat_of(storage))
+    wish = job(storage, diary, slots=slots, heartbeat=3)
     killed = 0
     for _ in range(10):
         point = f"{rng.choice(names)}:{rng.randrange(1, 4)}"

@@ -381,7 +381,7 @@ def test_threads_may_share_a_study(kind: str, tmp_path: Path) -> None:
 
     brought: list[Record] = []
     with opened(place(kind, tmp_path)) as study:
-        options: dict[str, Any] = {"generation": GENERATION, "on_record": brought.append}
+        options: dict[str, Any] = {"generations": GENERATION, "on_record": brought.append}
         threads = [
             Thread(target=work, args=(study, propose, slow), kwargs=options) for _ in range(3)
         ]

@@ -133,7 +133,7 @@ def measure_latency(
     warmup: calls of each candidate before anything is timed.
     threads: PyTorch's threads while measuring; None leaves them as they are.
     seed: draws the order within each round.
-    min_round_seconds: the least time that a candidate is timed for in each round.
+    min_round_seconds: the least time that a candidate is timed for in each round; 0 times one call.
     what: the receipt's words for what was measured.
     progress: told the done fraction, from 0 to 1, after each round.
     """
@@ -175,6 +175,8 @@ def _made(candidate: Work | Remade) -> Work:
 def _calls_per_sample(function: Work, warmup: int, least_seconds: float, clock: Clock) -> int:
     for _ in range(warmup):
         function()
+    if least_seconds <= 0:
+        return 1
     calls = 1
     while calls < MOST_CALLS:
         # the least of three: one stall would make a quick function look slow

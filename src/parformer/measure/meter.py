@@ -30,7 +30,7 @@ from parformer.measure.grid import settle
 from parformer.measure.models import PLACEMENT, PRECISIONS, Progress, measure_models
 from parformer.measure.statistics import compare, median_interval
 
-MOST_BYTES = 2 << 30
+MOST_BYTES = 4 << 30
 """Weights that may be alive at once, unless a caller knows better."""
 
 REFERENCE = "reference"

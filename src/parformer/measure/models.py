@@ -6,6 +6,8 @@ evaluation runs it. Costs are exact, times are medians of interleaved rounds.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,7 @@ from parformer.config import ModelConfig
 from parformer.costs import ModelCost, cost, step_shape
 from parformer.embedding import token_shares
 from parformer.errors import ConfigError
+from parformer.measure.device import pinned_threads
 from parformer.measure.latency import Comparison, measure_latency
 from parformer.measure.memory import PeakMemory, peak_memory
 from parformer.measure.statistics import Difference
@@ -28,6 +31,9 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PLACEMENT = 0.03
 """The smallest difference between models worth naming. Where its weights happen to lie in memory
 makes one copy of a small model a few percent faster than another for as long as both live."""
+
+LONG = 0.05
+"""Seconds of a step that is long enough for the clock, whatever else the machine did meanwhile."""
 
 Progress = Callable[[str, float], None]
 """Told what is going on and the finished share of the whole."""
@@ -175,17 +181,23 @@ def measure_models(
                 "here: that takes MKL, fp32 and at least 8 rows"
             )
         readers[name] = Reader(model, shape, seed=seed)
-    memories = {}
-    for i, (name, reader) in enumerate(readers.items()):
-        say(f"counting the memory of {name}", 0.4 + 0.1 * i / len(readers))
-        reader()
-        memories[name] = peak_memory(reader, resident=list(reader.resident()))
+    memories, quickest = {}, math.inf
+    with pinned_threads(threads):
+        for i, (name, reader) in enumerate(readers.items()):
+            say(f"counting the memory of {name}", 0.4 + 0.1 * i / len(readers))
+            began = time.perf_counter()
+            reader()
+            quickest = min(quickest, time.perf_counter() - began)
+            memories[name] = peak_memory(reader, resident=list(reader.resident()))
     shape = next(iter(readers.values())).shape
     latency = measure_latency(
         readers,
         rounds=rounds,
+        warmup=1,  # their memory was counted, so all have run
         threads=threads,
         seed=seed,
+        # nobody needs to find out how often to call what takes so long
+        min_round_seconds=0.0 if quickest > LONG else 0.002,
         what=f"one step of {step_words(shape.tgt_len, shape.mem_len)}, "
         f"batch {batch}, {precision}{', weights packed' if packed else ''}",
         progress=lambda share: say("timing, in turns", 0.5 + 0.5 * share),

@@ -60,7 +60,7 @@ BATCH_BYTES = 1 << 30
 """Weights of models that are timed in the same rounds: the more, the better they compare, but a
 profile that is stopped goes on after the last whole batch."""
 
-RUNS = 9
+RUNS = 3
 """Times that a model runs besides its rounds, before and while it is known how fast it is."""
 
 DRAWING = 600

@@ -10,7 +10,7 @@ import datetime
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,10 @@ from parformer.search.remembered import Remembered
 
 FORMAT = "parformer-pareto-1"
 MEASURED = "measured.jsonl"
-SHOWN = 40
+SHOWN = 32
 """Architectures of the front that are measured and shown."""
+ROUNDS = 8
+"""How often each of them is timed: the fewest that can tell two apart."""
 DOTS = 3000
 """Visited candidates that a picture has behind them."""
 
@@ -61,7 +63,7 @@ def showcase(
     kept = {tuple(row): i for i, row in reversed([*zip(fine, values.tolist(), strict=True)])}
     firsts = set(kept.values())
     best = [i for i, flag in zip(fine, front(values), strict=True) if flag and i in firsts]
-    baseline = baseline_rows(wanted)
+    baseline = within_reach(baseline_rows(wanted), max(ended.figures[i]["quality"] for i in best))
     picked = choose(ended, best, baseline, shown)
     rows = [front_row(ended, i) for i in picked]
     receipt, measuring = None, 0.0
@@ -174,6 +176,12 @@ def baseline_rows(wanted: Wanted) -> list[Row]:
     return rows
 
 
+def within_reach(baseline: list[Row], quality: float) -> list[Row]:
+    """Baselines that the front can be compared with, and the first one beyond."""
+    beyond = [i for i, row in enumerate(baseline) if row["quality"] > quality]
+    return baseline[: beyond[0] + 1] if beyond else baseline
+
+
 def measure_rows(
     wanted: Wanted,
     rows: Sequence[Row],
@@ -186,7 +194,8 @@ def measure_rows(
     configs = {f"front {i}": row_config(like, row) for i, row in enumerate(rows)}
     configs |= {f"baseline {i}": row_config(like, row) for i, row in enumerate(baseline)}
     progress = None if watch is None else watch.preparing
-    series = in_batches(configs, wanted.step, meter, reference=like, progress=progress)
+    step = replace(wanted.step, rounds=ROUNDS)
+    series = in_batches(configs, step, meter, reference=like, progress=progress)
     for row, reading in zip([*rows, *baseline], series.readings, strict=True):
         row["measured"] = {
             "latency": reading.median,
