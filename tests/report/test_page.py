@@ -208,6 +208,14 @@ def test_a_strip_has_one_cell_per_block_in_order() -> None:
     assert "Synthesizer" not in read.all("span")
 
 
+def test_a_note_stands_under_the_name_of_its_own_stack() -> None:
+    stacks = {"one": list(Pattern.parse("sf")), "two": list(Pattern.parse("ff"))}
+    text = strips(stacks, {"two": f"chosen {EVIL}"})
+    assert Reader(text).all("small") == [f"chosen {EVIL}"]
+    assert '<div class="name">two<small>chosen' in text
+    assert "<small>" not in strips(stacks)
+
+
 def test_a_table_tells_heads_names_and_what_belongs_to_the_row_above() -> None:
     read = Reader(table(["", "found"], [("time", "2 ms"), ("  interval", "1 – 3 ms")]))
     assert read.all("th") == ["", "found", "time", "interval"]

@@ -153,14 +153,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
     return Html(f'<div class="scroll"><table{kind}>{above}<tbody>\n{body}</tbody></table></div>')
 
 
-def strips(stacks: Mapping[str, Sequence[BlockSpec]]) -> Html:
+def strips(
+    stacks: Mapping[str, Sequence[BlockSpec]], notes: Mapping[str, str] | None = None
+) -> Html:
     """Stacks as rows of coloured cells under each other, first block at the left.
 
-    Unlike the picture of `to_svg` they take the page's colours and shrink to a phone.
+    Unlike the picture of `to_svg` they take the page's colours and shrink to a phone. A note
+    stands small under the name of its stack.
     """
     longest = max(len(blocks) for blocks in stacks.values())
+    small = {name: f"<small>{escape(note)}</small>" for name, note in (notes or {}).items()}
     rows = "".join(
-        f'<div class="name">{escape(name)}</div>'
+        f'<div class="name">{escape(name)}{small.get(name, "")}</div>'
         f'<div class="strip" style="--cells:{longest}" role="img" '
         f'aria-label="{escape(" ".join(map(str, blocks)))}">'
         + "".join(_cell(number, block) for number, block in enumerate(blocks, start=1))
@@ -297,7 +301,8 @@ tr > th:first-child { min-width: 7.5em; }
 .facts th { vertical-align: top; font-weight: 500; color: var(--soft); }
 .strips { display: grid; grid-template-columns: max-content 1fr; gap: 8px 14px;
   align-items: center; }
-.name { font-size: .93rem; }
+.name { font-size: .93rem; line-height: 1.35; }
+.name small { display: block; color: var(--soft); }
 .strip { display: grid; grid-template-columns: repeat(var(--cells), minmax(0, 34px)); gap: 3px; }
 .strip span { border-radius: 4px; height: 28px; font: 600 13px/28px ui-monospace, monospace;
   text-align: center; overflow: hidden; -webkit-print-color-adjust: exact;

@@ -71,7 +71,7 @@ def _picture(found: Found, cost: str, *, explain: bool) -> list[Part]:
         return []
     everyone = points + scaled
     unit, size = unit_of(cost, [at.x for at in everyone])
-    ends = _ends([at.x for at in everyone]), _ends([at.y for at in everyone])
+    ends = room_around([at.x for at in everyone]), room_around([at.y for at in everyone])
     cloud, cloud_words = _cloud(found, cost, size, tall, ends)
     shade = _shade(found, cost)
     data = [*cloud, _unbeaten(points, size), *_members(found, points, cost, size, shade)]
@@ -117,7 +117,7 @@ def _places(rows: Sequence[Row], cost: str, tall: float, first: int) -> list[Poi
     return points
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
+def room_around(values: Sequence[float]) -> tuple[float, float]:
     """Ends of an axis with some room; from nought, unless that would squeeze the points."""
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.08 * abs(high) or 1.0
@@ -161,11 +161,11 @@ def _cloud(
     if len(seen) < len(known):
         words += f"; {len(known) - len(seen):,} more lie outside the frame"
     dots: Trace = {"type": "scatter", "mode": "markers", "name": "visited", "hoverinfo": "skip"}
-    dots |= {"x": [_short(x / size) for x, _ in seen], "y": [_short(y) for _, y in seen]}
+    dots |= {"x": [short(x / size) for x, _ in seen], "y": [short(y) for _, y in seen]}
     return [dots | {"marker": {"size": 4, "color": CLOUD}}], f"{words}."
 
 
-def _short(value: float) -> float:
+def short(value: float) -> float:
     """Enough digits for a dot."""
     return float(f"{value:.4g}")
 
@@ -285,7 +285,7 @@ def _prediction(found: Found, metric: str) -> Part | None:
     if not values:
         return None
     unit, size = unit_of(metric, values)
-    low, high = _ends([value / size for value in values])
+    low, high = room_around([value / size for value in values])
     line: Trace = {"type": "scatter", "mode": "lines", "x": [low, high], "y": [low, high]}
     line |= {"line": {"color": GREY, "width": 1.5, "dash": "dot"}, "hoverinfo": "skip"}
     data: list[Trace] = [line | {"name": "as predicted", "showlegend": True}]

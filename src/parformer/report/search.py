@@ -201,13 +201,16 @@ def _effort(found: Found) -> Part:
 
 
 def long_time(seconds: float) -> str:
-    """A time that may be hours.
+    """A time that may be hours; seconds are told below ten minutes.
 
-    >>> long_time(240.1), long_time(7530), long_time(0.25)
-    ('4 min', '2 h 6 min', '250 ms')
+    >>> long_time(240.1), long_time(351), long_time(7530), long_time(0.25)
+    ('4 min', '5 min 51 s', '2 h 6 min', '250 ms')
     """
     if seconds < 100:
         return duration(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 10:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
