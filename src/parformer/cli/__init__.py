@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from parformer import __version__
-from parformer.cli import data, evaluate, generate, models, pareto, proxies, search, train
+from parformer.cli import data, evaluate, fit, generate, models, pareto, proxies, search, train
 from parformer.errors import ParformerError
 
 DESCRIPTION = """\
@@ -48,6 +48,13 @@ class Verb(NamedTuple):
 
 
 VERBS = (
+    Verb(
+        "fit",
+        fit.add,
+        fit.run,
+        "text and a budget in, the best model that fits out, with proof",
+        fit.EXAMPLES,
+    ),
     Verb(
         "design",
         models.add_design,

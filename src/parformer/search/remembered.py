@@ -1,9 +1,9 @@
 """What was measured for a run already?
 
 >>> import tempfile
->>> folder = tempfile.TemporaryDirectory()
->>> with Remembered(measure_here, Path(folder.name) / "measured.jsonl") as meter:
-...     len(meter.known)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     with Remembered(measure_here, Path(folder) / "measured.jsonl") as meter:
+...         len(meter.known)
 0
 """
 
@@ -22,8 +22,6 @@ from parformer.measure.logbook import refuse_elsewhere
 from parformer.measure.meter import Meter, Readings, Step, measure_here
 from parformer.measure.models import Progress
 from parformer.search.storage import SEAL, Lines, seal, unseal
-
-__all__ = ["Remembered", "measure_here"]
 
 
 class Remembered:

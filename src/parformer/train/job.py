@@ -48,11 +48,12 @@ def train_model(
     chosen: Collection[str] = (),
     workers: Workers | None = None,
     watch: Watch | None = None,
+    until: int | None = None,
 ) -> Outcome:
     """Train by a recipe in a run folder; a run that is there already goes on.
 
     Without a recipe the run's own is followed. `chosen` names the fields that the caller set
-    by hand, which a run must agree to.
+    by hand, which a run must agree to. `until` stops after that step, to go on another time.
     """
     workers, watch = workers or Workers(), watch or Silence()
 
@@ -69,7 +70,7 @@ def train_model(
                 f"the run {str(path)!r} holds a search; go on with: "
                 f"parformer search differentiable --run {path}"
             )
-        return train(recipe, prepared, path, workers=workers, watch=watch)
+        return train(recipe, prepared, path, workers=workers, watch=watch, until=until)
 
 
 @contextmanager

@@ -100,6 +100,8 @@ class Outcome:
     step: int
     finished: bool
     result: Mapping[str, Any]
+    interrupted: bool = False
+    """Whether somebody asked it to stop before it came to where it was to stop."""
 
 
 def train(
@@ -109,11 +111,13 @@ def train(
     *,
     workers: Workers | None = None,
     watch: Watch | None = None,
+    until: int | None = None,
     make_session: Callable[..., Session] = Session,
     make_journal: Callable[..., Journal] | None = None,
 ) -> Outcome:
     """Train by a recipe that leaves nothing open, in a run folder, from where it stopped.
 
+    With `until` it stops after that step, to go on another time; the schedule does not change.
     Other kinds of sessions, with journals of their own, train other things than a model.
     """
     workers, watch, config = workers or Workers(), watch or Silence(), recipe.train
@@ -150,6 +154,8 @@ def train(
         watch.start(first, config.steps)
         saved = began = time.monotonic()
         ended, settled = first, session.settled(first)
+        if until is not None and ended >= until and not settled:
+            return Outcome(ended, False, {})
         while not settled:
             failpoint("train.before-update")
             loss, norm = session.update(ended)
@@ -161,12 +167,13 @@ def train(
             journal.log(ended, float(loss), float(norm), speed, last=settled)
             if ended % config.evaluate_every == 0 and not settled:
                 journal.validate(ended)
-            due, stopping = workers.agree(is_due(config, ended, now - saved), bool(stop))
+            enough = bool(stop) or (until is not None and ended >= until)
+            due, stopping = workers.agree(is_due(config, ended, now - saved), enough)
             if due or stopping or settled:
                 journal.save(ended)
                 saved = time.monotonic()
             if stopping and not settled:
-                return Outcome(ended, False, {})
+                return Outcome(ended, False, {}, interrupted=bool(stop))
         return Outcome(ended, True, journal.finish(ended))
 
 

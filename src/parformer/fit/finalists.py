@@ -1,0 +1,205 @@
+"""Which models are worth training?
+
+Placements come from rules and from the search; each gets the sizes that hold the most
+parameters within the limits, as in LiteTransformerSearch. Parameters rank models of one mix of
+blocks, never models of different mixes: across placements the contest decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parformer.config import ModelConfig
+from parformer.costs import cost
+from parformer.measure.meter import Readings, Step
+from parformer.pattern import BlockSpec, Pattern, par
+from parformer.search.evolution import Plan
+from parformer.search.front import front
+from parformer.search.gallery import Ended, Silence, Wanted, ending, work_off
+from parformer.search.genome import GenomeSpace, read_space
+from parformer.search.limits import excess
+from parformer.search.objectives import Clock, Figures, countable
+from parformer.search.study import open_study
+
+POPULATION, ITERATIONS = 60, 12
+INNER = (1, 2, 3, 4, 6)
+"""Inner widths of a feed-forward, in multiples of the baseline's width."""
+INSIDE = (0.5, 1, 1.5)
+"""Widths inside a recurrence, likewise."""
+WIDTHS = (0.5, 0.75, 1, 1.25, 1.5)
+"""Widths of the model, likewise."""
+NEARNESS = (1.0, 0.94, 0.88, 0.8)
+"""Shares of the clocked limits, for each of which the best candidate is built and measured: a
+prediction may be off, and then the next one fits."""
+CLOCKED = ("latency", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which blocks in which order, and where that came from."""
+
+    name: str
+    title: str
+    how: str
+    pattern: Pattern
+
+
+def placements(layers: int, letters: str, found: str) -> list[Placement]:
+    """What may be compared: by rule, and found by a search if there was one.
+
+    >>> [one.name for one in placements(12, "rsf", "")]
+    ['interleaved', 'par', 'recurrent']
+    """
+    turns = Pattern.parse(("sf" * layers)[:layers])
+    rule = "one block in five is attention, in the first two thirds"
+    known = [
+        Placement("interleaved", "Interleaved, resized", "attention, feed-forward in turn", turns),
+        Placement("par", "PAR's rule", rule, par(layers)),
+    ]
+    if "r" in letters:
+        pattern = Pattern.parse(("rf" * layers)[:layers])
+        known.append(
+            Placement("recurrent", "Recurrence", "recurrence in the place of attention", pattern)
+        )
+    if found:
+        known.append(
+            Placement("found", "Found", "where the search put the blocks", Pattern.parse(found))
+        )
+    once: dict[Pattern, Placement] = {}
+    for placement in known:
+        if placement.pattern.letters.strip("i"):
+            once.setdefault(placement.pattern, placement)
+    return list(once.values())
+
+
+def widths_of(base: ModelConfig) -> list[int]:
+    """Widths that a model may have; heads divide each of them."""
+    step = 16 if base.n_head <= 4 else 64
+    return sorted({step * max(1, round(share * base.d_model / step)) for share in WIDTHS})
+
+
+def space_of(placement: Placement, base: ModelConfig, recipe: str) -> GenomeSpace:
+    """The sizes that a placement may have."""
+    width = base.d_model
+    inner = "|".join(str(16 * max(1, round(share * width / 16))) for share in INNER)
+    inside = "|".join(str(8 * max(1, round(share * width / 8))) for share in INSIDE)
+    slots = {"f": f"f[inner={inner}]", "r": f"r[width={inside}]"}
+
+    def slot(spec: BlockSpec) -> str:
+        return str(spec) if spec.options else slots.get(spec.letter, str(spec))
+
+    return read_space(
+        {
+            "name": f"fit-{placement.name}",
+            "like": recipe,
+            "model": base.to_dict(),
+            "layers": "1",
+            "unit": [slot(spec) for spec in placement.pattern],
+            "fields": {"d_model": "|".join(map(str, widths_of(base)))},
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reckoned:
+    """A clock for when there is no time to measure: FLOPs and weights, from one known model."""
+
+    known: ModelConfig
+    seconds: float
+    bytes: int
+    step: Step
+
+    def latency(self, config: ModelConfig) -> float:
+        return self.seconds * self._flops(config) / self._flops(self.known)
+
+    def peak_bytes(self, config: ModelConfig) -> int:
+        beyond = self.bytes - 4 * cost(self.known).parameters
+        share = config.d_model / self.known.d_model
+        return round(4 * cost(config).parameters + max(0.0, beyond * share))
+
+    def _flops(self, config: ModelConfig) -> float:
+        shape = self.step.shape(config)
+        return float(
+            cost(
+                config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=shape.batch
+            ).flops_cached
+        )
+
+
+def search_sizes(
+    space: GenomeSpace,
+    clock: Clock,
+    limits: Mapping[str, float],
+    step: Step,
+    seed: int,
+    file: Path,
+) -> Ended:
+    """The Pareto search over one placement's sizes; what is stored already is not done again."""
+    plan = Plan.sized(POPULATION, ITERATIONS, seed=seed)
+    wanted = Wanted(space=space, plan=plan, step=step)
+    settings = wanted.to_settings() | {"limits_here": dict(limits)}
+    with open_study(f"notebook:{file}", space.name, settings, slots=plan.slots) as study:
+        pricing = work_off(study, wanted, {}, clock, Silence(), lambda: False)
+        return ending(study, wanted, limits, pricing, None, {})
+
+
+def candidates(ended: Ended, limits: Mapping[str, float]) -> list[ModelConfig]:
+    """The most parameters within the limits, and within a little less of what is predicted.
+
+    Where nothing fits, what comes nearest.
+    """
+    space, found = ended.wanted.space, ended.figures
+    picked: list[int] = []
+    for share in NEARNESS:
+        less = {name: most * (share if name in CLOCKED else 1) for name, most in limits.items()}
+        fits = [i for i, one in enumerate(found) if one and excess(one, less) == 0]
+        if fits:
+            picked.append(max(fits, key=lambda i: found[i]["quality"]))
+    if not picked:
+        usable = [i for i, one in enumerate(found) if one]
+        picked = [min(usable, key=lambda i: excess(found[i], limits))]
+    return [space.config(ended.scored[i].genome) for i in dict.fromkeys(picked)]
+
+
+def choose(
+    configs: Sequence[ModelConfig],
+    figures: Sequence[Figures],
+    limits: Mapping[str, float],
+) -> int:
+    """Of measured candidates the one with the most parameters within limits, else the nearest."""
+    fits = [n for n, one in enumerate(figures) if excess(one, limits) == 0]
+    if fits:
+        return max(fits, key=lambda n: cost(configs[n]).decoder_parameters)
+    return min(range(len(configs)), key=lambda n: excess(figures[n], limits))
+
+
+def measured_figures(
+    config: ModelConfig, name: str, readings: Readings, step: Step, base: str
+) -> Figures:
+    """What a model costs; its latency as a multiple of the baseline's in the same rounds."""
+    shape = step.shape(config)
+    price = cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=shape.batch)
+    reading = readings[name]
+    return {
+        **countable(price),
+        "latency": reading.ratio * readings[base].median,
+        "memory": float(reading.peak_bytes),
+    }
+
+
+def picture(ended: Ended, limits: Mapping[str, float], dots: int = 400) -> dict[str, Any]:
+    """What was looked at and what is unbeaten, for a figure."""
+    names = ("quality", "latency", "memory")
+    some = [one for one in ended.figures if one]
+    values = np.array([[-one["quality"], one["latency"], one["memory"]] for one in some])
+    best = [one for one, flag in zip(some, front(values), strict=True) if flag]
+    kept = some[:: max(1, -(-len(some) // dots))]
+    return {
+        "visited": {name: [one[name] for one in kept] for name in names},
+        "front": [{name: one[name] for name in names} for one in best],
+    }

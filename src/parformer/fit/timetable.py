@@ -1,0 +1,106 @@
+"""How is the time shared out, and what is left out when there is little?
+
+>>> [phase.name for phase in plan(70.0) if not phase.planned]
+['profile', 'search', 'seeds']
+>>> [phase.name for phase in plan(3600.0) if not phase.planned]
+[]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+TITLES = {
+    "text": "read and tokenize the text",
+    "size": "size a model for the time there is",
+    "profile": "profile this device",
+    "search": "search where attention is required",
+    "sizes": "search sizes within the limits, measure the finalists",
+    "rates": "find each finalist's learning rate",
+    "contest": "train the finalists with equal budget",
+    "seeds": "train baseline and best with other seeds",
+    "winner": "train the winner with the rest of the time",
+    "report": "measure everything, write the report",
+}
+
+SHARES = {
+    "text": 0.02,
+    "size": 0.02,
+    "profile": 0.09,
+    "search": 0.16,
+    "sizes": 0.05,
+    "rates": 0.12,
+    "contest": 0.25,
+    "seeds": 0.11,
+    "winner": 0.13,
+    "report": 0.05,
+}
+"""Of the time for everything; what a phase that is left out would have had goes to others."""
+
+MOST = {"text": 60.0, "size": 30.0, "profile": 180.0, "sizes": 180.0, "report": 180.0}
+"""Seconds that more time does not make better use of."""
+
+LEAST = {"profile": 12.0, "search": 40.0, "seeds": 60.0}
+"""Seconds below which a phase says nothing."""
+
+WITHOUT = {
+    "profile": "too short to measure the costs of blocks: sizes are counted in FLOPs, "
+    "and the finalists measured",
+    "search": "too short for a search to settle: only placements by rule take part",
+    "seeds": "one seed: how much seeds differ is taken from experience",
+}
+"""What follows when a phase is left out."""
+
+SHORT_SEARCH = 180.0
+"""Seconds of a search that is known to be shorter than it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the work, its time, and what one should know about it."""
+
+    name: str
+    planned: float
+    """Seconds; 0 means that it is left out."""
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"title": self.title, **asdict(self)}
+
+
+def plan(time: float) -> tuple[Phase, ...]:
+    """Every phase with its seconds; what is left out says why."""
+    shares = dict(SHARES)
+    gone = [name for name, least in LEAST.items() if shares[name] * time < least]
+    for name in gone:
+        shares[name] = 0.0
+    capped = {name: min(share * time, MOST.get(name, time)) for name, share in shares.items()}
+    free = {n: s for n, s in capped.items() if n not in MOST}
+    left = time - sum(s for n, s in capped.items() if n in MOST)
+    scale = left / sum(free.values())
+    seconds = {name: s * (scale if name in free else 1.0) for name, s in capped.items()}
+    return tuple(Phase(name, seconds[name], _note(name, seconds[name])) for name in TITLES)
+
+
+def counted() -> tuple[Phase, ...]:
+    """The phases of a fit by updates, which asks no clock."""
+    without = {"profile": "a fit by updates: sizes are counted in FLOPs", "seeds": WITHOUT["seeds"]}
+    return tuple(Phase(name, 0.0, without.get(name, "")) for name in TITLES)
+
+
+def _note(name: str, seconds: float) -> str:
+    if not seconds:
+        return f"left out: {WITHOUT[name]}"
+    if name == "search" and seconds < SHORT_SEARCH:
+        return "shortened: take its placement as a suggestion, the contest decides"
+    return ""
+
+
+def seconds_of(phases: tuple[Phase, ...]) -> Mapping[str, float]:
+    return {phase.name: phase.planned for phase in phases}

@@ -1,0 +1,125 @@
+"""How are models trained so that they can be compared?
+
+All read the same text in the same order, for equally many updates, each with the learning rate
+that a small sweep gives it. A training is a run folder of its own: what was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parformer.data.tokens import Prepared
+from parformer.errors import Stopped, TrainingError
+from parformer.evaluate.perplexity import evaluate
+from parformer.fit.verdict import segment_means
+from parformer.model import load
+from parformer.recipe import Recipe
+from parformer.train.loop import Outcome, Watch, sample, train
+from parformer.train.run import METRICS, MODEL, is_run, make_folder, read_run, start_run
+
+SEGMENT = 512
+"""Tokens of a stretch of validation text whose mean loss counts as one observation."""
+EVALUATED = 65_536
+"""Tokens of the valid split that models are compared on."""
+GLANCE = 16_384
+"""Tokens that a validation during a training looks at."""
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """Trains models on one text, in folders under one root."""
+
+    root: Path
+    prepared: Prepared
+    watch: Watch
+
+    def run(
+        self, recipe: Recipe, name: str, *, until: int | None = None
+    ) -> tuple[Path, Outcome | None]:
+        """Train to the end or to a step; None where numbers were no longer finite."""
+        path = self.root / name
+        make_folder(path)
+        if is_run(path):
+            recipe = read_run(path)
+        else:
+            start_run(path, recipe, self.prepared.tokenizer)
+        try:
+            outcome = train(recipe, self.prepared, path, watch=self.watch, until=until)
+        except TrainingError as error:
+            self.watch.notice(f"{name}: {error}")
+            return path, None
+        if outcome.interrupted:
+            raise Stopped("stopped, everything is saved")
+        return path, outcome
+
+    def segments(self, path: Path, limit: int = EVALUATED) -> NDArray[np.float64]:
+        """The losses of a trained model on stretches of the valid split."""
+        tokens = sample(self.prepared.splits["valid"].tokens, limit)
+        places: list[NDArray[np.int64]] = []
+        losses: list[NDArray[np.float64]] = []
+
+        def keep(where: NDArray[np.int64], what: NDArray[np.float64]) -> None:
+            places.append(where)
+            losses.append(what)
+
+        evaluate(load(path / MODEL), tokens, batch=8, each=keep)
+        return segment_means(places, losses, SEGMENT)
+
+
+def sweep(
+    score: Callable[[float], float | None], start: float, *, factor: float = 2.0
+) -> tuple[list[dict[str, float | None]], float]:
+    """Three rates, each a factor from the next, towards where the loss is lower.
+
+    >>> rates, best = sweep(lambda rate: abs(rate - 8), 2.0)
+    >>> [row["rate"] for row in rates], best
+    ([2.0, 4.0, 8.0], 8.0)
+    """
+    tried = {rate: score(rate) for rate in (start, factor * start)}
+    low, high = (np.inf if loss is None else loss for loss in tried.values())
+    third = start / factor if low <= high else factor**2 * start
+    tried[third] = score(third)
+    best = min(tried, key=lambda rate: np.inf if tried[rate] is None else float(tried[rate] or 0))
+    rows = [{"rate": rate, "loss": tried[rate]} for rate in sorted(tried)]
+    return rows, best
+
+
+def losers(
+    losses: Mapping[str, float], spared: Sequence[str], eligible: Sequence[str], behind: float
+) -> dict[str, float]:
+    """Who is so far behind the best that may be chosen that it need not go on, and by how much.
+
+    >>> losers({"a": 1.0, "b": 1.2, "base": 1.3}, ["base"], ["a", "b"], 0.05)
+    {'b': 0.2}
+    """
+    best = min(losses[name] for name in eligible if name in losses)
+    return {
+        name: round(loss / best - 1, 6)
+        for name, loss in losses.items()
+        if name not in spared and loss > best * (1 + behind)
+    }
+
+
+def read_curves(path: Path) -> dict[str, list[list[float]]]:
+    """Training and validation losses by step, from a run's metrics."""
+    curves: dict[str, list[list[float]]] = {"curve": [], "valid_curve": []}
+    file = path / METRICS
+    for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
+        row: dict[str, Any] = json.loads(line)
+        for name, curve in (("loss", "curve"), ("valid_loss", "valid_curve")):
+            if row.get(name) is not None:
+                curves[curve].append([row["step"], row[name]])
+    return curves
+
+
+def last_validation(path: Path) -> float:
+    """The newest validation of a run, infinite if there is none or it was not finite."""
+    points = read_curves(path)["valid_curve"]
+    return points[-1][1] if points else float("inf")
