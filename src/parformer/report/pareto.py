@@ -110,13 +110,14 @@ def verdict(found: Found) -> str:
 def receipt(found: Found) -> str:
     """Where, how and when it was measured."""
     step = found.get("step") or {}
-    parts = [_device(found)]
+    parts = [device_words(found)]
     parts += [f"a step of {words}"] if (words := step.get("words")) else []
     parts += [str(date)] if (date := found.get("date")) else []
     return f"{'; '.join(parts)}."
 
 
-def _device(found: Found) -> str:
+def device_words(found: Found) -> str:
+    """The machine, its threads and the version of torch."""
     device, step = found.get("device") or {}, found.get("step") or {}
     threads = device.get("threads") or step.get("threads")
     words = [str(device.get("cpu") or "an unknown device")]
@@ -235,7 +236,7 @@ def _effort(found: Found) -> Part:
     if found.get("latency_by"):
         rows.append(("latency", ways.get(found["latency_by"], str(found["latency_by"]))))
     rows += [("step", str(told))] if (told := step.get("words")) else []
-    rows.append(("device", _device(found)))
+    rows.append(("device", device_words(found)))
     took = {name: finite(seconds.get(name)) for name in ("profile", "search", "measure")}
     known = {name: value for name, value in took.items() if value is not None}
     rows += [(f"time to {_VERBS[name]}", long_time(value)) for name, value in known.items()]

@@ -64,21 +64,21 @@ def pictures(found: Found) -> list[Part]:
 
 def _picture(found: Found, cost: str, *, explain: bool) -> list[Part]:
     front = front_of(found)
-    unit_y, tall = _quality_unit(found)
-    points = _places(front, cost, tall, 0)
-    scaled = _places(baseline_of(found), cost, tall, len(front))
+    unit_y, tall = quality_unit(found)
+    points = places(front, cost, tall, 0)
+    scaled = places(baseline_of(found), cost, tall, len(front))
     if not points:
         return []
     everyone = points + scaled
     unit, size = unit_of(cost, [at.x for at in everyone])
     ends = room_around([at.x for at in everyone]), room_around([at.y for at in everyone])
-    cloud, cloud_words = _cloud(found, cost, size, tall, ends)
+    cloud, cloud_words = cloud_of(found, cost, size, tall, ends)
     shade = _shade(found, cost)
-    data = [*cloud, _unbeaten(points, size), *_members(found, points, cost, size, shade)]
+    data = [*cloud, unbeaten(points, size), *_members(found, points, cost, size, shade)]
     data += [_scaled(found, scaled, size)] if scaled else []
     layout: dict[str, Any] = {
-        "xaxis": axis(_titled(NAMES[cost], unit), range=[end / size for end in ends[0]]),
-        "yaxis": axis(_titled(f"quality: {quality_name(found)}", unit_y), range=ends[1]),
+        "xaxis": axis(titled(NAMES[cost], unit), range=[end / size for end in ends[0]]),
+        "yaxis": axis(titled(f"quality: {quality_name(found)}", unit_y), range=ends[1]),
         "meta": {"metric": cost, "size": size},
     }
     best = max(points, key=lambda at: at.y)
@@ -98,17 +98,17 @@ def _picture(found: Found, cost: str, *, explain: bool) -> list[Part]:
     return [Part(plot(data, height=500, **layout), see + cloud_words * explain)]
 
 
-def _quality_unit(found: Found) -> tuple[str, float]:
+def quality_unit(found: Found) -> tuple[str, float]:
     everyone = [*front_of(found), *baseline_of(found)]
     values = [v for row in everyone if (v := finite(row.get("quality"))) is not None]
     return unit_of("parameters", values) if found.get("proxy") in COUNTS else ("", 1.0)
 
 
-def _titled(name: str, unit: str) -> str:
+def titled(name: str, unit: str) -> str:
     return f"{escape(name)}, {unit}" if unit else escape(name)
 
 
-def _places(rows: Sequence[Row], cost: str, tall: float, first: int) -> list[Point]:
+def places(rows: Sequence[Row], cost: str, tall: float, first: int) -> list[Point]:
     points = []
     for number, row in enumerate(rows, start=first):
         x, y = value_of(row, cost), finite(row.get("quality"))
@@ -138,12 +138,12 @@ def _bar(found: Found, metric: str) -> dict[str, Any]:
     low, high = min(values) / size, max(values) / size
     bar: dict[str, Any] = {"orientation": "h", "thickness": 9, "outlinewidth": 0, "len": 0.7}
     bar |= {"x": 0.5, "yref": "container", "y": 0.01, "yanchor": "bottom", "ypad": 0}
-    bar["title"] = {"text": _titled(NAMES[metric], unit), "side": "bottom", "font": {"size": 13}}
+    bar["title"] = {"text": titled(NAMES[metric], unit), "side": "bottom", "font": {"size": 13}}
     ends = {"cmin": low, "cmax": high if high > low else low + 1}
     return {"colorscale": SCALE, "colorbar": bar, **ends}
 
 
-def _cloud(
+def cloud_of(
     found: Found, cost: str, size: float, tall: float, ends: Sequence[Sequence[float]]
 ) -> tuple[list[Trace], str]:
     """Whatever the search looked at, as far as it lies in the frame."""
@@ -170,7 +170,7 @@ def short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _unbeaten(points: Sequence[Point], size: float) -> Trace:
+def unbeaten(points: Sequence[Point], size: float) -> Trace:
     """A line through what nothing else drawn beats on these two alone."""
     line: list[Point] = []
     for at in sorted(points, key=lambda at: (at.x, -at.y)):
@@ -292,7 +292,7 @@ def _prediction(found: Found, metric: str) -> Part | None:
     for (name, group), colour in zip(both.items(), (ACCENT, GREY), strict=True):
         if group:
             data.append(_dots(name, group, colour, metric, size))
-    names = [_titled(f"{way} {NAMES[metric]}", unit) for way in ("predicted", "measured")]
+    names = [titled(f"{way} {NAMES[metric]}", unit) for way in ("predicted", "measured")]
     x, y = (axis(name, range=[low, high]) for name in names)
     see = "On the dotted line a prediction is right; above it the measurement was larger."
     return Part(
