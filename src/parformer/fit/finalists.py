@@ -27,15 +27,19 @@ from parformer.search.objectives import Clock, Figures, countable
 from parformer.search.study import open_study
 
 POPULATION, ITERATIONS = 60, 12
+DEPTHS = (1, 0.75, 0.5)
+"""Blocks of a placement by rule, in multiples of the baseline's."""
 INNER = (1, 2, 3, 4, 6)
 """Inner widths of a feed-forward, in multiples of the baseline's width."""
 INSIDE = (0.5, 1, 1.5)
 """Widths inside a recurrence, likewise."""
 WIDTHS = (0.5, 0.75, 1, 1.25, 1.5)
 """Widths of the model, likewise."""
-NEARNESS = (1.0, 0.94, 0.88, 0.8)
+NEARNESS = (1.0, 0.94, 0.88, 0.8, 0.65)
 """Shares of the clocked limits, for each of which the best candidate is built and measured: a
 prediction may be off, and then the next one fits."""
+NEAREST = 0.5
+"""The share of all limits that the last candidate comes nearest to."""
 CLOCKED = ("latency", "memory")
 
 
@@ -46,35 +50,34 @@ class Placement:
     name: str
     title: str
     how: str
-    pattern: Pattern
+    patterns: tuple[Pattern, ...]
+    """Of one depth or several, the deepest first."""
 
 
 def placements(layers: int, letters: str, found: str) -> list[Placement]:
     """What may be compared: by rule, and found by a search if there was one.
 
-    >>> [one.name for one in placements(12, "rsf", "")]
-    ['interleaved', 'par', 'recurrent']
+    >>> [(one.name, str(one.patterns[-1])) for one in placements(12, "rsf", "")]
+    [('interleaved', '(sf)x3'), ('par', 's (f)x5'), ('recurrent', '(rf)x3')]
     """
-    turns = Pattern.parse(("sf" * layers)[:layers])
+    depths = list(dict.fromkeys(max(2, 2 * round(share * layers / 2)) for share in DEPTHS))
     rule = "one block in five is attention, in the first two thirds"
+    turns = "attention and feed-forward in turn"
     known = [
-        Placement("interleaved", "Interleaved, resized", "attention, feed-forward in turn", turns),
-        Placement("par", "PAR's rule", rule, par(layers)),
+        Placement("interleaved", "Interleaved, resized", turns, in_turn("sf", depths)),
+        Placement("par", "PAR's rule", rule, tuple(map(par, depths))),
     ]
     if "r" in letters:
-        pattern = Pattern.parse(("rf" * layers)[:layers])
-        known.append(
-            Placement("recurrent", "Recurrence", "recurrence in the place of attention", pattern)
-        )
-    if found:
-        known.append(
-            Placement("found", "Found", "where the search put the blocks", Pattern.parse(found))
-        )
-    once: dict[Pattern, Placement] = {}
-    for placement in known:
-        if placement.pattern.letters.strip("i"):
-            once.setdefault(placement.pattern, placement)
-    return list(once.values())
+        place = "recurrence in the place of attention"
+        known.append(Placement("recurrent", "Recurrence", place, in_turn("rf", depths)))
+    seen = {pattern for placement in known for pattern in placement.patterns}
+    if found and (pattern := Pattern.parse(found)) not in seen and pattern.letters.strip("i"):
+        known.append(Placement("found", "Found", "where the search put the blocks", (pattern,)))
+    return known
+
+
+def in_turn(letters: str, depths: Sequence[int]) -> tuple[Pattern, ...]:
+    return tuple(Pattern.parse(letters * (depth // len(letters))) for depth in depths)
 
 
 def widths_of(base: ModelConfig) -> list[int]:
@@ -83,8 +86,8 @@ def widths_of(base: ModelConfig) -> list[int]:
     return sorted({step * max(1, round(share * base.d_model / step)) for share in WIDTHS})
 
 
-def space_of(placement: Placement, base: ModelConfig, recipe: str) -> GenomeSpace:
-    """The sizes that a placement may have."""
+def space_of(name: str, pattern: Pattern, base: ModelConfig, recipe: str) -> GenomeSpace:
+    """The sizes that a pattern may have."""
     width = base.d_model
     inner = "|".join(str(16 * max(1, round(share * width / 16))) for share in INNER)
     inside = "|".join(str(8 * max(1, round(share * width / 8))) for share in INSIDE)
@@ -95,11 +98,11 @@ def space_of(placement: Placement, base: ModelConfig, recipe: str) -> GenomeSpac
 
     return read_space(
         {
-            "name": f"fit-{placement.name}",
+            "name": f"fit-{name}-{len(pattern)}",
             "like": recipe,
             "model": base.to_dict(),
             "layers": "1",
-            "unit": [slot(spec) for spec in placement.pattern],
+            "unit": [slot(spec) for spec in pattern],
             "fields": {"d_model": "|".join(map(str, widths_of(base)))},
         }
     )
@@ -148,22 +151,26 @@ def search_sizes(
         return ending(study, wanted, limits, pricing, None, {})
 
 
-def candidates(ended: Ended, limits: Mapping[str, float]) -> list[ModelConfig]:
-    """The most parameters within the limits, and within a little less of what is predicted.
+def candidates(searches: Sequence[Ended], limits: Mapping[str, float]) -> list[ModelConfig]:
+    """The most parameters within the limits, and within less and less of what is predicted.
 
-    Where nothing fits, what comes nearest.
+    The last one is what comes nearest, which is all there is where nothing fits.
     """
-    space, found = ended.wanted.space, ended.figures
+    found = [
+        (figures, ended.wanted.space, scored.genome)
+        for ended in searches
+        for figures, scored in zip(ended.figures, ended.scored, strict=True)
+        if figures
+    ]
     picked: list[int] = []
     for share in NEARNESS:
         less = {name: most * (share if name in CLOCKED else 1) for name, most in limits.items()}
-        fits = [i for i, one in enumerate(found) if one and excess(one, less) == 0]
+        fits = [i for i, (figures, *_) in enumerate(found) if excess(figures, less) == 0]
         if fits:
-            picked.append(max(fits, key=lambda i: found[i]["quality"]))
-    if not picked:
-        usable = [i for i, one in enumerate(found) if one]
-        picked = [min(usable, key=lambda i: excess(found[i], limits))]
-    return [space.config(ended.scored[i].genome) for i in dict.fromkeys(picked)]
+            picked.append(max(fits, key=lambda i: found[i][0]["quality"]))
+    tight = {name: NEAREST * most for name, most in limits.items()}
+    picked.append(min(range(len(found)), key=lambda i: excess(found[i][0], tight)))
+    return [found[i][1].config(found[i][2]) for i in dict.fromkeys(picked)]
 
 
 def choose(
@@ -179,23 +186,23 @@ def choose(
 
 
 def measured_figures(
-    config: ModelConfig, name: str, readings: Readings, step: Step, base: str
+    config: ModelConfig, name: str, readings: Readings, step: Step, seconds: float
 ) -> Figures:
-    """What a model costs; its latency as a multiple of the baseline's in the same rounds."""
+    """What a model costs; its latency by the baseline's, which was in the same rounds."""
     shape = step.shape(config)
     price = cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=shape.batch)
     reading = readings[name]
     return {
         **countable(price),
-        "latency": reading.ratio * readings[base].median,
+        "latency": reading.ratio * seconds,
         "memory": float(reading.peak_bytes),
     }
 
 
-def picture(ended: Ended, limits: Mapping[str, float], dots: int = 400) -> dict[str, Any]:
+def picture(searches: Sequence[Ended], dots: int = 400) -> dict[str, Any]:
     """What was looked at and what is unbeaten, for a figure."""
     names = ("quality", "latency", "memory")
-    some = [one for one in ended.figures if one]
+    some = [one for ended in searches for one in ended.figures if one]
     values = np.array([[-one["quality"], one["latency"], one["memory"]] for one in some])
     best = [one for one, flag in zip(some, front(values), strict=True) if flag]
     kept = some[:: max(1, -(-len(some) // dots))]

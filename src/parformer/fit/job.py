@@ -272,7 +272,8 @@ class Job:
         """Models from all placements by rule, to calibrate the profile and to tell its error."""
         base, rng = self.recipe.model, Random("whole models of a fit")
         rules = placements(len(base.pattern), self.ask.letters, "")
-        spaces = [space_of(one, base, FAMILIES[self.ask.family]) for one in rules]
+        recipe = FAMILIES[self.ask.family]
+        spaces = [space_of(one.name, p, base, recipe) for one in rules for p in one.patterns]
         return [
             (space := spaces[number % len(spaces)]).config(space.draw(rng))
             for number in range(count)
@@ -331,18 +332,31 @@ class Job:
         (self.path / "sizes").mkdir(exist_ok=True)
         for number, placement in enumerate(rules):
             self.watch.preparing(f"sizes of {placement.title}", number / (len(rules) + 1))
-            space = space_of(placement, base, FAMILIES[self.ask.family])
-            file = self.path / "sizes" / f"{placement.name}.jsonl"
-            ended = search_sizes(space, clock, limits, self.step, self.ask.seed, file)
-            tried[placement.name] = candidates(ended, limits)
-            pictures[placement.name] = picture(ended, limits)
+            spaces = [
+                space_of(placement.name, pattern, base, FAMILIES[self.ask.family])
+                for pattern in placement.patterns
+            ]
+            searches = [
+                search_sizes(
+                    space,
+                    clock,
+                    limits,
+                    self.step,
+                    self.ask.seed,
+                    self.path / "sizes" / f"{space.name}.jsonl",
+                )
+                for space in spaces
+            ]
+            tried[placement.name] = candidates(searches, limits)
+            pictures[placement.name] = picture(searches)
         configs = {f"{name} {n}": c for name, many in tried.items() for n, c in enumerate(many)}
         readings = self.meter({BASELINE: base, **configs}, self.step, self.watch.preparing)
+        seconds = self.result("size")["figures"]["latency"]
         rows = []
         for placement in rules:
             many = tried[placement.name]
             figures = [
-                measured_figures(c, f"{placement.name} {n}", readings, self.step, BASELINE)
+                measured_figures(c, f"{placement.name} {n}", readings, self.step, seconds)
                 for n, c in enumerate(many)
             ]
             best = choose(many, figures, limits)
@@ -358,7 +372,7 @@ class Job:
                     "eligible": excess(figures[best], limits) == 0,
                 }
             )
-        own = measured_figures(base, BASELINE, readings, self.step, BASELINE)
+        own = measured_figures(base, BASELINE, readings, self.step, seconds)
         fits = all(self.ask_keeps(own, metric) for metric in limits)
         if not fits and not any(row["eligible"] for row in rows):
             raise self.nothing_fits(rows)
