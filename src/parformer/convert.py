@@ -306,7 +306,7 @@ SRU_FIELDS = {
     "attention_every": "attention_every_n_layers",
     "heads": "num_heads, 1 if left out",
     "highway_bias": "where reset gates start; trained weights do not ask",
-    "post_layer_norm": "normalize_after, true if left out",
+    "post_layer_norm": "normalize_after of its attention modules, not its own; true if left out",
     "dropout": "0 if left out",
     "attn_dropout": "0 if left out",
     "mem_len": "places that attention remembers, 1,024 if left out",
