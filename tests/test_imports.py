@@ -31,7 +31,7 @@ LEVELS = (
     ("train", "evaluate", "generate"),
     ("search", "compress", "export"),
     ("report",),
-    ("fit", "reproduce", "serve", "hub"),
+    ("fitting", "reproduce", "serve", "hub"),
     ("cli",),
     ("__main__",),
 )

@@ -16,8 +16,8 @@ from parformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from parformer.evaluate.perplexity import Score
-    from parformer.fit.ask import Ask
-    from parformer.fit.timetable import Phase
+    from parformer.fitting.ask import Ask
+    from parformer.fitting.timetable import Phase
     from parformer.recipe import Recipe
 
 DESCRIPTION = """\
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError("name a CORPUS to fit, such as python-source, or the --run to go on with")
     ask = read_ask(arguments)
     path = arguments.run or Path("runs") / fit_name(arguments.corpus)
-    from parformer.fit.run import fit_text
+    from parformer.fitting.job import fit_text
 
     screen = FitScreen()
     with screen.bar:
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def read_ask(arguments: argparse.Namespace) -> Ask | None:
     """What is asked; None where a run is to go on as it was."""
-    from parformer.fit.ask import Ask
+    from parformer.fitting.ask import Ask
 
     names = ("local", "tokenizer", "family", "choices", "margin", "seed", "tgt_len", "mem_len",
              "threads", "watts", "grid", "price", "currency")  # fmt: skip

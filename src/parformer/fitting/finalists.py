@@ -86,11 +86,17 @@ def widths_of(base: ModelConfig) -> list[int]:
     return sorted({step * max(1, round(share * base.d_model / step)) for share in WIDTHS})
 
 
+def inner_widths(base: ModelConfig) -> list[int]:
+    return sorted({16 * max(1, round(share * base.d_model / 16)) for share in INNER})
+
+
+def inside_widths(base: ModelConfig) -> list[int]:
+    return sorted({8 * max(1, round(share * base.d_model / 8)) for share in INSIDE})
+
+
 def space_of(name: str, pattern: Pattern, base: ModelConfig, recipe: str) -> GenomeSpace:
     """The sizes that a pattern may have."""
-    width = base.d_model
-    inner = "|".join(str(16 * max(1, round(share * width / 16))) for share in INNER)
-    inside = "|".join(str(8 * max(1, round(share * width / 8))) for share in INSIDE)
+    inner, inside = ("|".join(map(str, f(base))) for f in (inner_widths, inside_widths))
     slots = {"f": f"f[inner={inner}]", "r": f"r[width={inside}]"}
 
     def slot(spec: BlockSpec) -> str:

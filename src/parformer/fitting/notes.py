@@ -16,7 +16,7 @@ from parformer import folder
 from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError
 from parformer.faults import failpoint
-from parformer.fit.ask import Ask
+from parformer.fitting.ask import Ask
 
 FILE = "fit-notes.json"
 FORMAT = "parformer-fit-notes-1"

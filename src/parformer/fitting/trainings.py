@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parformer.data.tokens import Prepared
 from parformer.errors import Stopped, TrainingError
 from parformer.evaluate.perplexity import evaluate
-from parformer.fit.verdict import segment_means
+from parformer.fitting.verdict import segment_means
 from parformer.model import load
 from parformer.recipe import Recipe
 from parformer.train.loop import Outcome, Watch, sample, train
@@ -28,6 +28,10 @@ SEGMENT = 512
 """Tokens of a stretch of validation text whose mean loss counts as one observation."""
 EVALUATED = 65_536
 """Tokens of the valid split that models are compared on."""
+SURVIVE = 0.8
+"""The share of all updates that is trained when losers are dropped."""
+LOOKS = 6
+"""Validations during a training."""
 GLANCE = 16_384
 """Tokens that a validation during a training looks at."""
 
@@ -58,6 +62,20 @@ class Trainings:
         if outcome.interrupted:
             raise Stopped("stopped, everything is saved")
         return path, outcome
+
+    @staticmethod
+    def schedule(steps: int, rate: float, seed: int) -> dict[str, object]:
+        """What trainings of a contest have in common."""
+        return {
+            "train.steps": steps,
+            "train.time": 0.0,
+            "train.warmup": max(1, steps // 10),
+            "train.learning_rate": rate,
+            "train.seed": seed,
+            "train.evaluate_every": max(1, steps // LOOKS),
+            "train.evaluate_tokens": GLANCE,
+            "train.final_tokens": 1024,
+        }
 
     def segments(self, path: Path, limit: int = EVALUATED) -> NDArray[np.float64]:
         """The losses of a trained model on stretches of the valid split."""

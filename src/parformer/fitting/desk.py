@@ -1,0 +1,140 @@
+"""What do all phases of a fit share: the notes, the text, the step that is measured, the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from parformer.config import ModelConfig
+from parformer.costs import cost
+from parformer.data.tokens import Prepared
+from parformer.fitting.ask import FAMILIES, Ask
+from parformer.fitting.notes import Notes, Result
+from parformer.fitting.timetable import Phase, counted, plan
+from parformer.fitting.trainings import Trainings
+from parformer.measure.meter import Meter, Step, measure_here
+from parformer.recipe import Recipe
+from parformer.search.objectives import Figures, countable
+from parformer.train.distributed import Workers
+from parformer.train.job import read_text
+from parformer.train.loop import Silence, Watch
+
+BASELINE = "baseline"
+ROUNDS = 10
+"""How often a model is timed while sizes are looked for."""
+
+
+class FitWatch(Watch, Protocol):
+    """Whoever looks on, told the plan and which phase begins."""
+
+    def phase(self, phase: Phase, number: int, of: int, left: float) -> None: ...
+    def planned(self, phases: Sequence[Phase], ask: Ask) -> None: ...
+
+
+class Quiet(Silence):
+    """Nobody does."""
+
+    def phase(self, phase: Phase, number: int, of: int, left: float) -> None: ...
+    def planned(self, phases: Sequence[Phase], ask: Ask) -> None: ...
+
+
+@dataclass(frozen=True)
+class Desk:
+    """One fit in its run folder."""
+
+    notes: Notes
+    path: Path
+    watch: FitWatch
+    meter: Meter = measure_here
+    cache: Path | None = None
+    """Where block costs are kept; the user's cache folder unless given."""
+
+    @property
+    def ask(self) -> Ask:
+        return self.notes.ask
+
+    def result(self, phase: str) -> Result:
+        """What a phase that is done found."""
+        return self.notes.once(phase, _unreachable)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        return counted() if self.ask.steps else plan(self.ask.time)
+
+    @cached_property
+    def planned(self) -> dict[str, float]:
+        """Seconds by phase; 0 for one that is left out, and for all in a fit by updates."""
+        return {phase.name: phase.planned for phase in self.phases}
+
+    @property
+    def left(self) -> float:
+        """Seconds that remain of the time for everything."""
+        return max(0.0, self.ask.time - self.notes.spent)
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The text as tokens."""
+        return read_text(self.ask.recipe(), Workers(), self.watch, None, self.path)
+
+    @cached_property
+    def step(self) -> Step:
+        """What is measured of every model."""
+        ask = self.ask
+        return Step(
+            tgt_len=ask.tgt_len or None,
+            mem_len=None if ask.mem_len < 0 else ask.mem_len,
+            threads=ask.threads,
+            rounds=ROUNDS,
+        )
+
+    def counts(self, config: ModelConfig) -> Figures:
+        """What can be counted of a model's step."""
+        shape = self.step.shape(config)
+        return countable(cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len))
+
+    @property
+    def preset(self) -> str:
+        return FAMILIES[self.ask.family]
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How the baseline is trained; models differ from it in what they are."""
+        return Recipe.from_dict(self.result("size")["recipe"])
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """In seconds, bytes and counts."""
+        return dict(self.result("size")["limits"])
+
+    @property
+    def sized(self) -> bool:
+        """Whether it is known which models enter the contest."""
+        return self.notes.has("sizes")
+
+    @cached_property
+    def models(self) -> dict[str, ModelConfig]:
+        """The baseline and the finalists."""
+        rows = self.result("sizes")["models"]
+        return {row["name"]: ModelConfig.from_dict(row["config"]) for row in rows}
+
+    @property
+    def eligible(self) -> list[str]:
+        """Those that keep the limits."""
+        return [row["name"] for row in self.result("sizes")["models"] if row["eligible"]]
+
+    @cached_property
+    def trainings(self) -> Trainings:
+        return Trainings(self.path / "trainings", self.prepared, self.watch)
+
+    def recipe_of(self, name: str, steps: int, rate: float, seed: int = 0) -> Recipe:
+        """How one of the models is trained; all alike, but for the rate."""
+        return replace(self.recipe, model=self.models[name]).replaced(
+            self.trainings.schedule(steps, rate, self.ask.seed + seed)
+        )
+
+
+def _unreachable() -> Result:
+    raise AssertionError("this phase was to be done before")
