@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from copy import deepcopy
+from io import StringIO
 from random import Random
 from typing import Any
 
+import pytest
+from rich.console import Console, RenderableType
+from test_page import EVIL, Reader
 from test_search import sample as search_sample
 
 from parformer.pattern import Pattern
+from parformer.report.fit import fit_page, fit_table, plan_table
+from parformer.report.fit_effort import energy, phases, receipts, repeat
+from parformer.report.fit_figures import answer, curves
+from parformer.report.fit_glance import handed_over, stopped_words, tiles
+from parformer.report.fit_parts import attention, figures, limits, samples, stacks, sweep
+from parformer.report.fit_rows import colours_of, labels_of, quality_told
+from parformer.report.fit_sizes import sizes_pictures
+from parformer.report.page import ACCENT, Part
 
 
 def sample(**changes: Any) -> dict[str, Any]:
@@ -193,3 +208,557 @@ def _pareto(rng: Random) -> dict[str, Any]:
         best = [row for row in rows if not any(o[0] < row[0] and o[1] > row[1] for o in rows)]
         front[name] = [{"quality": y, "latency": x, "memory": z} for x, y, z in best]
     return {"objectives": ["quality", "latency", "memory"], "visited": visited, "front": front}
+
+
+def change(name: str, **changes: Any) -> list[dict[str, Any]]:
+    """The sample's models, one of them changed."""
+    return [m | changes if m["name"] == name else m for m in sample()["models"]]
+
+
+def filled(value: Any, words: str) -> Any:
+    """The same with every text replaced but those that the program reads itself."""
+    if isinstance(value, Mapping):
+        kept = ("format", "unit", "verdict", "pattern", "choices", "objectives", "search", "step")
+        return {k: v if k in kept else filled(v, words) for k, v in value.items()}
+    if isinstance(value, list):
+        return [filled(inside, words) for inside in value]
+    return words if isinstance(value, str) else value
+
+
+def evil() -> dict[str, Any]:
+    """Names full of markup wherever a name can be."""
+    found = sample()
+    names = {model["name"]: f"{EVIL}{model['name']}" for model in found["models"]}
+    made = filled(found, EVIL)
+    for model, (name, called) in zip(made["models"], names.items(), strict=True):
+        model |= {"name": called, "title": f"{EVIL} {name}"}
+    made |= {"baseline": names["baseline"], "chosen": names["found"]}
+    made["verdict"] = {"kind": "at par", "headline": EVIL, "sentences": [EVIL, EVIL]}
+    made["samples"] = [{"name": EVIL, "prompt": EVIL, "text": EVIL}]
+    made["pareto"] = deepcopy(found["pareto"])
+    for part in ("visited", "front"):
+        made["pareto"][part] = {names[k]: v for k, v in found["pareto"][part].items()}
+    return made
+
+
+STOPPED = {
+    "finished": False,
+    "final": None,
+    "samples": [],
+    "pareto": None,
+    "search": None,
+    "receipt": None,
+    "phases": [
+        phase | {"seconds": None} if phase["name"] in ("train", "final", "measure") else phase
+        for phase in sample()["phases"]
+    ],
+    "verdict": {"kind": "stopped", "headline": "Stopped: at par so far.", "sentences": []},
+}
+NOTHING = {"format": "parformer-fit-1", "finished": False}
+NAN = float("nan")
+
+CASES: dict[str, dict[str, Any]] = {
+    "usual": sample(),
+    "perplexity": sample(unit="perplexity", unit_words="perplexity"),
+    "stopped": sample(**STOPPED),
+    "nothing yet": NOTHING,
+    "no model at all": sample(models=[], baseline=None, chosen=None),
+    "only the baseline": sample(models=sample()["models"][:1], chosen=None),
+    "no model keeps to the limits": sample(
+        chosen=None, final=None, models=[m | {"eligible": False} for m in sample()["models"]]
+    ),
+    "the baseline is chosen": sample(chosen="baseline", limits={}),
+    "no limits": sample(limits={}, models=change("baseline", eligible=True, broken=None)),
+    "other limits": sample(limits={"memory": 6e6, "parameters": 2e6}),
+    "nothing measured": sample(
+        models=[m | {"latency": None, "memory": None} for m in sample()["models"]]
+    ),
+    "nothing trained": sample(
+        models=[
+            m | {"valid": None, "test": None, "against": None, "curve": [], "valid_curve": []}
+            | {"rates": [], "rate": None, "seconds": None, "dropped": None}
+            for m in sample()["models"]
+        ]
+    ),
+    "no second comparison": sample(models=[m | {"against": None} for m in sample()["models"]]),
+    "alike titles": sample(models=[m | {"title": "A model"} for m in sample()["models"]]),
+    "not numbers": sample(models=change("par", memory=NAN, valid={"loss": NAN}, rate=NAN)),
+    "bad pattern": sample(models=change("par", pattern="(sf")),
+    "markup": evil(),
+    "deep": sample(models=change("par", pattern="(sfff)x6 (f)x24")),
+    "names as titles": sample(models=[m | {"title": None} for m in sample()["models"]]),
+}  # fmt: skip
+
+
+@pytest.fixture(params=CASES, scope="module")
+def case(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Reader]:
+    found = CASES[request.param]
+    return found, Reader(fit_page(found))
+
+
+def shown(drawn: RenderableType, width: int = 80) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(drawn)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def words_of(part: Part | None) -> str:
+    assert part is not None
+    return part.see
+
+
+# The whole page
+
+
+def test_every_case_makes_a_whole_page(case: tuple[dict[str, Any], Reader]) -> None:
+    from plotly.graph_objects import Figure
+
+    _, read = case
+    assert read.open == []
+    assert len(read.scripts) == 2
+    for figure in read.plots:
+        Figure(figure)
+        assert figure["data"]
+        for name, place in figure["layout"].items():
+            if name[:5] in ("xaxis", "yaxis"):
+                assert place["title"]["text"] or name == "yaxis", figure  # the heat map names rows
+    assert all(read.all("figcaption"))
+    words = " ".join([*read.all("figcaption"), *read.all("p")])
+    for slip in ("None", "nan", "inf ", "{", "  ", " .", "..", " ,"):
+        assert slip not in words.replace(EVIL, "X")
+
+
+def test_every_case_loads_nothing(case: tuple[dict[str, Any], Reader]) -> None:
+    _, read = case
+    assert not [a for _, a in read.tags if a.keys() & {"src", "href", "srcset", "action"}]
+    assert not [tag for tag, _ in read.tags if tag in ("link", "img", "iframe", "form", "object")]
+    assert not any("url(" in style or "@import" in style for style in read.all("style"))
+
+
+def test_every_case_fits_a_terminal(case: tuple[dict[str, Any], Reader]) -> None:
+    found, _ = case
+    text = shown(fit_table(found))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "None" not in text
+    assert "nan" not in text
+    shown(plan_table(found.get("phases") or []))
+
+
+def test_markup_stays_text() -> None:
+    read = Reader(fit_page(evil()))
+    assert not [tag for tag, _ in read.tags if tag == "img"]
+    assert not [a for _, a in read.tags if any(name.startswith("on") for name in a)]
+    assert read.all("h1") == [EVIL]
+    assert read.all("pre")[0] == EVIL
+    for figure in read.plots:
+        drawn = [{k: v for k, v in t.items() if k != "legendgroup"} for t in figure["data"]]
+        assert "<img" not in json.dumps([drawn, figure["layout"]])
+    assert "[bold]x[/]" in shown(fit_table(sample(warnings=["[bold]x[/]"])))
+
+
+def test_parts_that_are_missing_leave_no_heading_behind() -> None:
+    read = Reader(fit_page(sample(**STOPPED)))
+    headings = read.all("h2")
+    assert "Where is attention required?" not in headings
+    assert "Which sizes were looked at?" not in headings
+    assert "What do they write?" not in headings
+    assert "Which model is worth it?" in headings
+    assert Reader(fit_page(sample())).all("h2")[3:5] == [
+        "Where is attention required?",
+        "Which sizes were looked at?",
+    ]
+
+
+# The verdict
+
+
+def test_the_verdict_stands_first() -> None:
+    found = sample()
+    read = Reader(fit_page(found))
+    assert read.all("h1") == [found["verdict"]["headline"]] == read.all("title")
+    assert read.all("p")[2:4] == found["verdict"]["sentences"]
+    assert read.all("p")[1] == (
+        "Asked for: a language model of python-source, latency at most 3.12 ms, "
+        "all of the work within 6 min."
+    )
+    lines = shown(fit_table(found), 200).splitlines()
+    at = lines.index(found["verdict"]["headline"])
+    assert lines[at + 1 : at + 3] == found["verdict"]["sentences"]
+
+
+def test_a_stopped_job_says_so_before_anything_else() -> None:
+    found = sample(**STOPPED)
+    words = (
+        "The job was stopped before its end; this is the best so far. Not finished: train the "
+        "finalists alike, train the winner on and measure all of them."
+    )
+    assert stopped_words(found) == words
+    read = Reader(fit_page(found))
+    assert read.all("p")[1] == words  # the first is for readers without JavaScript
+    assert shown(fit_table(found), 400).startswith(words)
+    assert "stopped" not in fit_page(sample()).partition("<script>")[0]
+    assert "not finished" in " ".join(Reader(str(phases(found).content)).all("td"))  # type: ignore[union-attr]
+
+
+def test_tiles_set_the_chosen_beside_the_baseline() -> None:
+    read = Reader(tiles(sample()))
+    texts = [text for text in read.all("div") if text]
+    for words in (
+        "quality (lower is better)",
+        "baseline 2.193",
+        "at par, +0.6%",
+        "95%: −0.2% to +0.9%",
+        "baseline 3.9 ms",
+        "31% faster",
+        "95%: −32% to −28%",
+        "baseline 7 MB",
+        "19% less",
+        "50% less",
+        "15% more",
+    ):
+        assert words in texts
+    marks = {a["class"] for _, a in read.tags if "mark" in (a.get("class") or "")}
+    assert marks == {"mark gain", "mark neither"}
+    (note,) = read.all("p")
+    assert "after 600 updates, the same for both" in note
+    assert "within 1% of the baseline’s loss" in note
+
+
+def test_ties_and_doubts_are_marked_as_such() -> None:
+    latency = sample()["models"][2]["latency"] | {"verdict": "tie", "ratio": 0.98}
+    unsure = _against(0.012, -0.02, 0.04, "unclear")
+    found = sample(models=change("found", latency=latency, against=unsure, memory=7_000_000))
+    read = Reader(tiles(found))
+    marks = [
+        (text, a["class"])
+        for (_, a), (_, text) in zip(
+            [t for t in read.tags if t[0] != "br"], read.texts, strict=True
+        )
+        if "mark" in (a.get("class") or "")
+    ]
+    assert marks[:3] == [
+        ("unclear, +1.2%", "mark neither"),
+        ("a tie", "mark neither"),
+        ("the same", "mark neither"),
+    ]
+    text = " ".join(shown(fit_table(found)).split())
+    assert "0.98× ≈" in text
+    assert "+1.2% ?" in text
+    assert "≈ a tie" in text
+    assert "? unclear" in text
+
+
+def test_a_loss_is_marked_as_one() -> None:
+    worse = _against(0.05, 0.04, 0.06, "worse")
+    slower = sample()["models"][2]["latency"] | {"verdict": "slower", "ratio": 1.2}
+    text = tiles(sample(models=change("found", against=worse, latency=slower)))
+    assert '<div class="mark loss">worse, +5.0%</div>' in text
+    assert '<div class="mark loss">20% slower</div>' in text
+
+
+def test_without_a_choice_the_baseline_stands_alone() -> None:
+    for chosen, words in ((None, "No model was chosen"), ("baseline", "The baseline itself was")):
+        text = tiles(sample(chosen=chosen))
+        assert words in text
+        assert "2.193" in text
+        assert "mark" not in text
+        assert "the same for both" not in text
+    assert "✓" not in shown(fit_table(sample(chosen=None)))
+
+
+def test_the_model_to_take_home_is_told_apart_from_the_compared_ones() -> None:
+    assert handed_over(sample()) == (
+        "Yours to use: the model in the folder model, trained further to 1,900 updates in 71.5 s; "
+        "it reaches 2.023 bits per byte on validation and 2.007 bits per byte on test text."
+    )
+    final = sample()["final"] | {"retrained": True, "test": None, "valid": None}
+    assert handed_over(sample(final=final)).endswith("trained anew to 1,900 updates in 71.5 s.")
+    assert handed_over(sample(final=None)) == ""
+
+
+def test_losses_are_told_in_the_unit_that_was_asked_for() -> None:
+    assert quality_told(sample(), math.log(2) * 2) == "2.000 bits per byte"
+    assert quality_told({"unit": "perplexity"}, math.log(131.24)) == "perplexity 131.2"
+    assert quality_told({"unit": "perplexity"}, 1e4) == "perplexity –"
+    read = Reader(fit_page(CASES["perplexity"]))
+    assert f"{math.exp(1.529):.4g}" in " ".join(read.all("div"))
+    assert "bits" not in " ".join(read.all("figcaption"))
+
+
+# Figures
+
+
+def test_the_answer_shows_every_trained_model_where_it_belongs() -> None:
+    found = sample()
+    part = answer(found)
+    assert part is not None
+    assert not isinstance(part.content, str)
+    data, layout = part.content["data"], part.content["layout"]
+    assert [t["x"][0] for t in data] == pytest.approx([3.9, 2.92, 2.71, 2.52])
+    assert [t["y"][0] for t in data] == pytest.approx([0, 1.9, 0.6, 1.38])
+    assert "error_y" not in data[0]
+    assert data[2]["error_y"]["array"] == pytest.approx([0.34])
+    assert data[2]["error_y"]["arrayminus"] == pytest.approx([0.8])
+    assert data[2]["error_x"]["array"] == pytest.approx([2.71 * 0.02])
+    assert [t["marker"]["symbol"] for t in data] == ["circle-open", *["circle"] * 3]
+    assert data[2]["marker"]["color"] == ACCENT
+    assert data[2]["marker"]["size"] > data[1]["marker"]["size"]
+    band, line = layout["shapes"]
+    assert (band["y0"], band["y1"]) == (-1, 1)
+    assert line["x0"] == line["x1"] == pytest.approx(3.12)
+    for trace in data:
+        low, high = layout["xaxis"]["range"]
+        assert low < trace["x"][0] < high
+        low, high = layout["yaxis"]["range"]
+        assert low < trace["y"][0] < high
+    for words in (
+        "within 1% of the baseline’s",
+        "takes less than 3.12 ms",
+        "Found by search was chosen: 2.71 ms, 0.6% worse than the baseline (95%: −0.2% to +0.9%).",
+        "not shown: Recurrence only.",
+        "over 128 paired segments and 2 seeds.",
+        "Hollow points break a limit.",
+    ):
+        assert words in part.see
+
+
+def test_without_a_paired_comparison_no_interval_is_claimed() -> None:
+    part = answer(CASES["no second comparison"])
+    assert part is not None
+    assert not isinstance(part.content, str)
+    assert not any("error_y" in trace for trace in part.content["data"])
+    assert "(no interval)" in part.see
+    assert "paired" not in part.see
+    assert "unclear" in tiles(CASES["no second comparison"])
+
+
+def test_a_dropped_model_is_not_compared_with_trained_ones() -> None:
+    early = {"valid": {"loss": 1.0, "tokens": 1}, "against": _against(-0.3, -0.4, -0.2, "better")}
+    found = sample(models=change("recurrent", **early))
+    assert "not shown: Recurrence only." in words_of(answer(found))
+    assert "Interleaved Transformer is best" in words_of(figures(found))
+    assert "better" not in shown(fit_table(found))
+
+
+def test_no_latency_limit_no_line() -> None:
+    part = answer(sample(limits={"memory": 6e6}))
+    assert part is not None
+    assert not isinstance(part.content, str)
+    assert len(part.content["layout"]["shapes"]) == 1
+    assert "dashed" not in part.see
+    assert answer(CASES["nothing measured"]) is None
+    assert answer(CASES["nothing trained"]) is None
+
+
+def test_colours_tell_models_apart_and_stay_with_them() -> None:
+    colours = colours_of(sample())
+    assert len(set(colours.values())) == len(colours) == 5
+    assert colours["found"] == ACCENT
+    assert len(set(labels_of(CASES["alike titles"]).values())) == 5
+
+
+def test_sizes_are_drawn_per_placement_and_called_predicted() -> None:
+    found = sample()
+    (part,) = sizes_pictures(found)
+    assert not isinstance(part.content, str)
+    layout = part.content["layout"]
+    assert layout["xaxis"]["title"]["text"] == "predicted latency, ms"
+    assert layout["yaxis"]["title"]["text"] == "decoder parameters, M"
+    marks = [t for t in part.content["data"] if t.get("marker", {}).get("symbol") == "diamond"]
+    assert [t["x"][0] for t in marks] == pytest.approx([3.9, 2.92, 2.71, 2.52, 3.3])
+    fronts = found["pareto"]["front"]
+    count = sum(map(len, fronts.values()))
+    every = [row["latency"] for rows in fronts.values() for row in rows]
+    assert "latency is predicted for this device" in part.see
+    assert f"Rings are the {count} of them" in part.see
+    assert f"to {max(every) * 1000:.3g} ms" in part.see
+    assert "440 sets" in part.see
+    assert "Diamonds are the models that were built, as measured." in part.see
+
+
+def test_a_limited_cost_has_its_own_picture_of_sizes() -> None:
+    parts = sizes_pictures(sample(limits={"latency": 0.003, "memory": 6e6}))
+    assert len(parts) == 2
+    assert "peak memory is predicted" in parts[1].see
+    assert not sizes_pictures(sample(pareto=None))
+    other = sample()["pareto"] | {"proxy": "snip"}
+    assert "Diamonds" not in sizes_pictures(sample(pareto=other))[0].see
+
+
+def test_curves_end_where_training_ended() -> None:
+    part = curves(sample())
+    assert part is not None
+    assert not isinstance(part.content, str)
+    last = [t for t in part.content["data"] if t["mode"] == "lines+markers"]
+    assert [t["x"][-1] for t in last] == [600, 600, 600, 600, 200]
+    assert last[-1]["marker"]["symbol"][-1] == "x"
+    first = sample()["models"][0]["valid_curve"][-1][1] / math.log(2)
+    assert last[0]["y"][-1] == pytest.approx(first)
+    assert "Interleaved Transformer is lowest (2.193) and PAR’s rule highest (2.235)" in part.see
+    assert "Recurrence only was dropped after 200 updates: 6.1% behind" in part.see
+    assert "first updates lie above the frame" in part.see
+    low, high = part.content["layout"]["yaxis"]["range"]
+    assert all(low < t["y"][-1] < high for t in last)
+    bare = [m | {"valid_curve": []} for m in sample()["models"]]
+    assert words_of(curves(sample(models=bare))).startswith("Lines are the loss on the text")
+    assert curves(CASES["nothing trained"]) is None
+
+
+def test_attention_is_told_from_the_search() -> None:
+    words = words_of(attention(sample()))
+    assert words.startswith("Of 12 layers, 3 became self-attention and 9 became feed-forward.")
+    assert attention(sample(search=None)) is None
+
+
+# Tables
+
+
+def cells_of(part: Part | None) -> dict[str, list[str]]:
+    """Rows of a table by their names."""
+    assert part is not None
+    assert isinstance(part.content, str)
+    read = Reader(part.content)
+    rows: dict[str, list[str]] = {}
+    for tag, text in read.texts:
+        if tag == "th":
+            rows[text] = []
+        elif tag == "td":
+            rows[[*rows][-1]].append(text)
+    return rows
+
+
+def test_all_figures_stand_beside_each_other() -> None:
+    part = figures(sample())
+    rows = cells_of(part)
+    assert rows["outcome"][0] == "baseline, breaks latency"
+    assert rows["outcome"][2] == "chosen"
+    assert rows["outcome"][4] == "breaks latency, dropped after 200 updates"
+    assert rows["validation, bits per byte"] == ["2.193", "2.235", "2.206", "2.223", "–"]
+    assert rows["test, bits per byte"][2] == "2.176"
+    assert rows["verdict"] == ["–", "worse", "at par", "unclear", "–"]
+    assert rows["95% interval"][2] == "−0.2% to +0.9%"
+    assert rows["its 95% interval"][2] == "2.67 – 2.76 ms"
+    assert rows["than the baseline"][:3] == ["–", "25% faster", "31% faster"]
+    assert rows["updates"] == ["600"] * 4 + ["200"]
+    assert words_of(part).startswith(
+        "Interleaved Transformer is best on test text, which had no part in the choice: 2.163 bits "
+        "per byte. The shortest step is that of Found, sizes searched."
+    )
+
+
+def test_stacks_are_drawn_and_the_chosen_one_is_ticked() -> None:
+    part = stacks(sample())
+    assert part is not None
+    assert isinstance(part.content, str)
+    read = Reader(part.content)
+    names = [t for t in read.all("div") if "Found by search" in t]
+    assert names == ["✓ Found by search"]
+    assert "chosen" in read.all("small")
+    assert "6 of 12 in Interleaved Transformer, 2 of 12 in PAR’s rule" in part.see
+    assert "(sfff)x2 (f)x4" in " ".join(read.all("td"))
+
+
+def test_who_keeps_which_limit_is_told() -> None:
+    part = limits(sample())
+    rows = cells_of(part)
+    assert rows["at most"] == ["3.12 ms"]
+    assert rows["Interleaved Transformer"] == ["3.9 ms ✗ +25%"]
+    assert rows["✓ Found by search"] == ["2.71 ms ✓"]
+    assert words_of(part) == (
+        "Asked for: latency=0.8x. 3 of 5 models keep to all limits; Interleaved Transformer "
+        "(latency) and Recurrence only (latency) do not."
+    )
+    kept = sample(models=[m | {"broken": None, "eligible": True} for m in sample()["models"]])
+    assert words_of(limits(kept)).endswith("Every model keeps to all limits.")
+    assert cells_of(limits(kept))["Interleaved Transformer"] == ["3.9 ms +25.0%"]
+    lost = sample(models=[m | {"broken": {"latency": 1.0}} for m in sample()["models"]])
+    assert words_of(limits(lost)).endswith("No model keeps to all limits.")
+    assert limits(sample(limits={})) is None
+
+
+def test_the_sweep_shows_what_was_tried_and_taken() -> None:
+    part = sweep(sample())
+    rows = cells_of(part)
+    assert rows["PAR’s rule"] == ["3.129", "3.028 ✓", "diverged"]
+    assert words_of(part).endswith("All were given 0.002.")
+    edge = sweep(sample(models=change("found", rate=0.004)))
+    assert "from 0.002 to 0.004" in words_of(edge)
+    assert words_of(edge).endswith("a better one may lie beyond: Found by search.")
+
+
+def test_samples_are_shown_as_they_are() -> None:
+    part = samples(sample())
+    assert part is not None
+    assert isinstance(part.content, str)
+    read = Reader(part.content)
+    assert read.all("h3") == ["Interleaved Transformer", "Found by search, handed over"]
+    assert read.all("b") == ["def read(", "def read("]
+    assert "&lt;b&gt;next&lt;/b&gt;" in part.content
+    assert "    raise ValueError" in part.content
+    assert "baseline learned for 600 updates, the chosen model for 1,900 updates" in part.see
+
+
+def test_plan_and_time_taken() -> None:
+    part = phases(sample())
+    rows = cells_of(part)
+    assert rows["train the finalists alike"] == ["1 min 50 s", "1 min 48 s"]
+    assert rows["train with more seeds"] == ["left out", "–"]
+    assert "shrunk: 8 whole models instead of 24" in rows
+    assert words_of(part) == (
+        "Planned were 5 min 56 s, taken 5 min 50 s; the longest was “train the finalists alike” "
+        "with 1 min 48 s. Left out: train with more seeds."
+    )
+
+
+def test_the_plan_is_printed_before_the_work() -> None:
+    text = shown(plan_table(sample()["phases"]))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[0].split() == ["phase", "time", "note"]
+    assert any(
+        line.split()[-3:] == ["device", "30", "s"] or "30 s  shrunk" in line for line in lines
+    )
+    assert [line.split() for line in lines][-1] == ["all", "in", "all", "5", "min", "56", "s"]
+    assert "left out" in text
+    assert "[bold]" in shown(plan_table([_phase("x", "[bold]", 1.0, None)]))
+
+
+def test_what_was_used_is_called_an_estimate() -> None:
+    part = energy(sample())
+    rows = cells_of(part)
+    assert rows["energy, estimated"] == ["2.93 Wh"]
+    assert rows["CO₂, estimated"] == ["1.17 g"]
+    assert rows["price, estimated"] == ["0.00088 EUR"]
+    assert words_of(part) == (
+        "Estimates, not measurements: 15 W for each of 2 busy cores; 30 W for 5 min 51 s; "
+        "0.4 kg CO₂ per kWh; 0.3 EUR per kWh."
+    )
+    assert energy(sample(energy=None)) is None
+
+
+def test_receipts_and_commands() -> None:
+    rows = cells_of(receipts(sample()))
+    assert rows["device"] == ["AMD EPYC 9R14, 1 thread, torch 2.13.0"]
+    assert rows["text"] == [
+        "python-source, 12.0 MB, 10,800,000 tokens, vocabulary 256, tokenizer byte"
+    ]
+    assert "off by 3.0% in the median and 8.0% at the 90th" in words_of(receipts(sample()))
+    part = repeat(sample())
+    assert part is not None
+    assert isinstance(part.content, str)
+    found = sample()
+    assert Reader(part.content).all("pre") == [found["command"], *found["repeat"]]
+
+
+# The terminal
+
+
+def test_the_terminal_marks_chosen_broken_and_dropped() -> None:
+    lines = [line.strip() for line in shown(fit_table(sample())).splitlines()]
+    assert any(line.startswith("✗  baseline") for line in lines)
+    assert any(line.startswith("✓  found ") for line in lines)
+    assert any(line.startswith("✗– recurrent") for line in lines)
+    row = next(line for line in lines if line.startswith("✓  found ")).split()
+    assert row[2:] == ["2.206", "+0.6%", "≈", "2.71", "ms", "0.69×", "5.7", "MB", "786", "kB",
+                       "1.46", "M"]  # fmt: skip
+    assert "✗ over a limit (latency 3.12 ms)" in " ".join(lines)
+    assert "s f s f f s f f f f f f" in lines

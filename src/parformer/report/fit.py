@@ -24,6 +24,7 @@ from parformer.report.fit_rows import (
     broken_by,
     chosen_of,
     distance_of,
+    fails,
     figure_words,
     labels_of,
     limits_of,
@@ -139,7 +140,7 @@ def _pace(model: Model) -> str:
 
 
 def _mark(found: Found, model: Model) -> str:
-    marks = "✓" * (model is chosen_of(found)) + "✗" * bool(broken_by(model))
+    marks = "✓" * (model is chosen_of(found)) + "✗" * fails(model)
     return marks + "–" * bool(model.get("dropped"))
 
 
@@ -150,7 +151,8 @@ def _notes(found: Found) -> list[Text]:
     notes = ["✓ chosen"] * (chosen_of(found) is not None)
     broken = {metric for model in models for metric in broken_by(model)}
     told = [f"{NAMES[m]} {in_words(m, most)}" for m, most in given.items() if m in broken]
-    notes += [f"✗ over a limit ({', '.join(told)})"] * bool(broken)
+    limit = f" ({', '.join(told)})" if told else ""
+    notes += [f"✗ over a limit{limit}"] * any(map(fails, models))
     notes += ["– dropped early"] * any(model.get("dropped") for model in models)
     ties = [(model.get("latency") or {}).get("verdict") for model in models[1:]]
     equal = ["at par"] * ("at par" in gaps) + ["a tie"] * ("tie" in ties)

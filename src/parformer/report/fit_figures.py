@@ -13,11 +13,11 @@ from parformer.report.fit_rows import (
     Found,
     Model,
     baseline_of,
-    broken_by,
     chosen_of,
     colours_of,
     distance_of,
     ends_of,
+    fails,
     figure_of,
     figure_words,
     interval_told,
@@ -72,12 +72,14 @@ def answer(found: Found) -> Part | None:
     band |= {"y0": -margin, "y1": margin, "fillcolor": FAINT, "line": {"width": 0}}
     words: Trace = {"xref": "paper", "x": 0.99, "xanchor": "right", "showarrow": False}
     words |= {"text": f"at par: within {percent(margin_of(found))}", "font": {"size": 12}}
+    height = axis("loss against the baseline’s", range=room_around(tall), ticksuffix="%")
+    height["title"]["standoff"] = 14  # ticks with a suffix take more room than is left for them
     line, sign = limit_line("latency", limit, size)
     drawn = plot(
         [_point(found, m, x / size, 100 * y, size=size, middle=middle) for m, x, y in shown],
         height=480,
         xaxis=axis(f"latency of a step, {unit}", range=ends),
-        yaxis=axis("loss against the baseline’s", range=room_around(tall), ticksuffix="%"),
+        yaxis=height,
         shapes=[band, *line],
         annotations=[words | {"y": -margin, "yanchor": "bottom"}, *sign],
     )
@@ -112,8 +114,8 @@ def _point(found: Found, model: Model, x: float, y: float, *, size: float, middl
     trace["marker"] = {
         "size": 17 if chosen else 11,
         "color": colour,
-        "symbol": "circle-open" if broken_by(model) else "circle",
-        "line": {"width": 2.5 if broken_by(model) else 0},
+        "symbol": "circle-open" if fails(model) else "circle",
+        "line": {"width": 2.5 if fails(model) else 0},
     }
     if words := "chosen" * chosen or "baseline" * (model is baseline_of(found)):
         # towards the middle, where there is room
@@ -128,7 +130,7 @@ def _point(found: Found, model: Model, x: float, y: float, *, size: float, middl
     if gap and gap.ends:
         low, high = (100 * end for end in gap.ends)
         trace["error_y"] = bars | {"array": [high - y], "arrayminus": [y - low], "width": 0}
-    lines = [f"<b>{name}</b>", outcome(found, model), quality_told(found, loss_of(model))]
+    lines = [f"<b>{name}</b>", outcome(found, model), escape(quality_told(found, loss_of(model)))]
     lines += [f"loss {signed(gap.share)} ({interval_told(gap)})"] if gap else []
     lines += [f"{NAMES[metric]} {figure_words(model, metric)}" for metric in METRICS]
     trace["hovertext"] = "<br>".join(filter(None, lines))
@@ -142,7 +144,7 @@ def _answer_words(found: Found, shown: Sequence[Model]) -> str:
     if limit is not None:
         band += f"; left of the dashed line a step takes less than {in_words('latency', limit)}"
     see.append(f"{band}.")
-    if any(broken_by(model) for model in shown):
+    if any(map(fails, shown)):
         see.append("Hollow points break a limit.")
     if chosen is not None and chosen in shown:
         words = f"{labels[name_of(chosen)]} was chosen: {figure_words(chosen, 'latency')}"
@@ -197,12 +199,11 @@ def curves(found: Found) -> Part | None:
         return None
     low, high = room_around(late)
     low = max(low, min(early + late) - 0.08 * (high - min(early + late)))
-    words = "lower is better"
     drawn = plot(
         data,
         height=420,
         xaxis=axis("updates", rangemode="tozero"),
-        yaxis=axis(f"{unit_of_quality(found)}, {words}", range=[low, high]),
+        yaxis=axis(f"{escape(unit_of_quality(found))}, lower is better", range=[low, high]),
     )
     return Part(drawn, _curve_words(found, clipped=max(early, default=low) > high))
 
@@ -223,7 +224,9 @@ def _line(found: Found, points: Any) -> list[tuple[float, float]]:
 
 def _curve_words(found: Found, *, clipped: bool) -> str:
     labels = labels_of(found)
-    see = ["Thick lines are the loss on validation text, thin ones on the text trained on."]
+    see = ["Lines are the loss on the text trained on."]
+    if any(model.get("valid_curve") for model in models_of(found)):
+        see = ["Thick lines are the loss on validation text, thin ones on the text trained on."]
     see += ["The first updates lie above the frame."] * clipped
     done = {name_of(m): x for m in models_of(found) if (x := loss_of(m)) is not None}
     if len(done) > 1:

@@ -173,9 +173,9 @@ def handed_over(found: Found) -> str:
 
 STYLE = """\
 .lead .verdict:first-of-type { margin-top: 0; }
-.tiles { display: grid; grid-template-columns: 1.35fr repeat(4, 1fr); gap: 1px; margin: 26px 0 10px;
-  background: var(--line); border: 1px solid var(--line); border-radius: 12px; overflow: hidden;
-  break-inside: avoid; }
+.tiles { display: grid; grid-template-columns: 1.3fr 1.16fr 1fr 1fr 1fr; gap: 1px;
+  margin: 26px 0 10px; background: var(--line); border: 1px solid var(--line);
+  border-radius: 12px; overflow: hidden; break-inside: avoid; }
 .tile { background: var(--card); padding: 15px 16px 14px; min-width: 0; }
 .label { color: var(--soft); font-size: .82rem; line-height: 1.3; }
 .value { font-size: 1.72rem; font-weight: 650; line-height: 1.25; letter-spacing: -.02em;

@@ -63,7 +63,7 @@ def figures(found: Found) -> Part | None:
         "FLOPs of a step": lambda m: figure_words(m, "flops"),
         "width": lambda m: _number(m.get("d_model")),
         "learning rate": lambda m: _rate(m.get("rate")),
-        "updates": lambda m: _number(m.get("steps")),
+        "updates": lambda m: _number((m.get("dropped") or {}).get("step") or m.get("steps")),
         "time to train": lambda m: _time(m.get("seconds")),
     }
     body = [[name, *(cell(model) or "–" for model in models)] for name, cell in rows.items()]
@@ -133,8 +133,9 @@ def stacks(found: Found) -> Part | None:
         return None
     notes = {_marked(found, m): words for m in models if (words := outcome(found, m))}
     counts = [
-        f"{sum(block.letter == 's' for block in blocks)} of {len(blocks)} in {name.strip('✓ ')}"
-        for name, blocks in drawn.items()
+        f"{sum(b.letter == 's' for b in blocks)} of {len(blocks)} in {labels_of(found)[name_of(m)]}"
+        for m in models
+        if (blocks := blocks_of(m))
     ]
     rows = [(_marked(found, m), _full(m)) for m in models]
     more = f"<details><summary>how they came about, full patterns</summary>{table([], rows)}"
@@ -177,9 +178,9 @@ def _kept(model: Model, metric: str, most: float) -> str:
     value = figure_of(model, metric) if broken is None else broken
     if value is None:
         return "–"
-    if metric not in broken_by(model):
-        return f"{in_words(metric, value)} ✓"
-    return f"{in_words(metric, value)} ✗ {value / most - 1:+.0%}"
+    if metric in broken_by(model):
+        return f"{in_words(metric, value)} ✗ {signed(value / most - 1, 0)}"
+    return f"{in_words(metric, value)} {'✓' if value <= most else signed(value / most - 1)}"
 
 
 def attention(found: Found) -> Part | None:
@@ -272,6 +273,7 @@ pre { font: .82rem/1.5 ui-monospace, SFMono-Regular, Menlo, monospace; margin: 0
 .models table { font-size: .86rem; }
 .models th, .models td { padding: 6px 8px; vertical-align: top; }
 .models td { white-space: normal; min-width: 7.2em; }
+.models tbody th { white-space: normal; }
 .narrow table { width: auto; min-width: min(100%, 30em); }
 details summary { cursor: pointer; color: var(--soft); font-size: .93rem; margin-top: 12px; }
 """

@@ -102,7 +102,9 @@ def quality_told(found: Found, loss: Any) -> str:
 
 
 def loss_of(model: Model, part: str = "valid") -> float | None:
-    """The loss on validation or test text after the equal budget."""
+    """The loss on validation or test text after the equal budget; a dropped model had none."""
+    if model.get("dropped"):
+        return None
     return finite((model.get(part) or {}).get("loss"))
 
 
@@ -125,7 +127,7 @@ def ends_of(row: Mapping[str, Any] | None, prefix: str = "") -> tuple[float, flo
 
 def distance_of(found: Found, model: Model) -> Distance | None:
     """From the paired comparison; failing that, from the two losses, and then nothing is sure."""
-    against = model.get("against") or {}
+    against = {} if model.get("dropped") else model.get("against") or {}
     share = finite(against.get("difference"))
     if share is not None:
         return Distance(share, ends_of(against), str(against.get("verdict") or "unclear"))
@@ -224,12 +226,17 @@ def broken_by(model: Model) -> list[str]:
     return [metric for metric in METRICS if metric in (model.get("broken") or {})]
 
 
+def fails(model: Model) -> bool:
+    """Whether it could not be chosen, however good."""
+    return bool(broken_by(model)) or model.get("eligible") is False
+
+
 def outcome(found: Found, model: Model) -> str:
     """What became of a model, in a few words."""
     words = ["baseline"] * (model is baseline_of(found)) + ["chosen"] * (model is chosen_of(found))
     if broken := broken_by(model):
         words.append(f"breaks {listed([NAMES[metric] for metric in broken])}")
-    elif model.get("eligible") is False:
+    elif fails(model):
         words.append("does not keep the limits")
     if dropped := model.get("dropped"):
         words.append(f"dropped after {counted(dropped.get('step'), 'update')}")
