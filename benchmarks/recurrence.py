@@ -23,7 +23,6 @@ from pathlib import Path
 
 import torch
 from inference import note, table, write
-from kinds import KINDS, time_by_kind
 from torch import Tensor, nn
 
 import parformer as pf
@@ -32,6 +31,7 @@ from parformer.kernels import native
 from parformer.kernels import recurrence as kernel
 from parformer.kernels.steps import step_by_step
 from parformer.measure import Comparison, Receipt, measure_latency
+from parformer.measure.kinds import KINDS, time_by_kind
 from parformer.model import Model
 from parformer.report.tables import duration
 from parformer.train.allocator import keep_memory

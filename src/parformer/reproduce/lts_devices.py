@@ -1,0 +1,184 @@
+"""LiteTransformerSearch's figures about what shapes and fronts cost on a device: this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from random import Random
+from statistics import median
+
+from parformer.config import ModelConfig, preset
+from parformer.costs import cost
+from parformer.evaluate.perplexity import exp
+from parformer.measure.meter import Reading
+from parformer.reproduce.lts_counts import architecture
+from parformer.reproduce.published import printed_models
+from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.trainings import Trained, pocket, train_pocket
+from parformer.reproduce.workbench import Workbench
+from parformer.search.genome import read_space
+from parformer.search.showcase import savings
+
+LENGTH = 192
+"""Tokens of a step, as in the paper."""
+HEADS = 8
+GPT2_SHAPES = ((792, 2), (560, 4), (456, 6), (320, 12), (224, 25), (160, 49), (112, 100))
+XL_SHAPES = ((1024, 3), (880, 4), (720, 6), (592, 9), (512, 12), (408, 19), (304, 34))
+"""Width and depth, all with about as many decoder parameters; inner widths are twice the width."""
+POCKET_SHAPES = ((320, 1), (224, 2), (160, 4), (112, 8), (80, 16))
+PAIRED = 24
+"""Random models that pairs are looked for among."""
+EQUAL = 0.03
+"""What two models may differ by and count as equal."""
+DEPTHS = range(2, 17, 2)
+"""Layers of the baselines that fronts are compared with."""
+
+
+def shaped(config: ModelConfig, width: int, depth: int) -> ModelConfig:
+    """Wide and shallow, or narrow and deep: 8 heads, inner width twice the width."""
+    pattern = f"(s[heads={HEADS}]f[inner={2 * width}])x{depth}"
+    return config.replaced(pattern=pattern, d_model=width, d_inner=2 * width)
+
+
+def shapes(bench: Workbench, name: str, sizes: Sequence[tuple[int, int]]) -> dict[str, Ours]:
+    configs = {f"{w} × {d}": shaped(preset(name), w, d) for w, d in sizes}
+    middle = configs[list(configs)[len(configs) // 2]]
+    read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH, mem_len=0)
+    how = f"measured here, {len(sizes)} shapes"
+    slow, fast = (pick(read, key=lambda name: read[name].median) for pick in (max, min))
+    ends = read[slow].low / read[fast].high, read[slow].high / read[fast].low
+    times = Ours(read[slow].median / read[fast].median, how, ends, f"{slow} against {fast}")
+    return {
+        "latency": times,
+        "memory": largest(read, {name: r.peak_bytes for name, r in read.items()}),
+        "working": largest(read, {name: r.working_bytes for name, r in read.items()}),
+    }
+
+
+def largest(read: Mapping[str, Reading], sizes: Mapping[str, int]) -> Ours:
+    top, bottom = (pick(sizes, key=lambda name: sizes[name]) for pick in (max, min))
+    how = f"counted here, {len(read)} shapes"
+    return Ours(sizes[top] / sizes[bottom], how, note=f"{top} against {bottom}")
+
+
+def deviation(trained: Trained) -> Ours:
+    """How far a shape's perplexity is from the median of all, at most; seed by seed."""
+    found = []
+    for seed in range(len(next(iter(trained.curves.values())))):
+        values = [exp(curves[seed].valid_loss) for curves in trained.curves.values()]
+        middle = median(values)
+        found.append(100 * max(abs(value / middle - 1) for value in values))
+    first = next(iter(trained.curves))
+    return trained.of_seeds(found, first, f"{len(trained.curves)} shapes, 1 to 16 layers")
+
+
+def pocket_shapes(bench: Workbench, name: str, like: str) -> dict[str, Ours]:
+    model = pocket(like).model
+    recipes = {}
+    for width, depth in POCKET_SHAPES:
+        config = shaped(model, width, depth)
+        recipes[f"{width} × {depth}"] = pocket(
+            like,
+            model__pattern=str(config.pattern),
+            model__d_model=width,
+            model__d_inner=2 * width,
+            model__n_head=HEADS,
+        )
+    trained = train_pocket(bench, name, recipes)
+    return {} if trained is None else {"deviation": deviation(trained)}
+
+
+@study("lts-figure-7")
+def figure_7(bench: Workbench) -> Found:
+    found = shapes(bench, "lts-gpt2", GPT2_SHAPES)
+    return found | pocket_shapes(bench, "lts-figure-7", "gpt2-pocket")
+
+
+@study("lts-figure-14")
+def figure_14(bench: Workbench) -> Found:
+    found = shapes(bench, "lts-transformer-xl", XL_SHAPES)
+    return found | pocket_shapes(bench, "lts-figure-14", "pocket")
+
+
+@study("lts-figure-8")
+def figure_8(bench: Workbench) -> Found:
+    found: dict[str, Ours] = {}
+    for family, table in (("transformer-xl", "4"), ("gpt2", "7")):
+        found |= front_savings(bench, family, table)
+    return found
+
+
+def front_savings(bench: Workbench, family: str, table: str) -> dict[str, Ours]:
+    """The paper's front for a CPU beside its layer-scaled baseline, both on this machine."""
+    like = preset(f"lts-{family}")
+    models = [architecture(model) for model in printed_models(table) if model.block == 2]
+    fronts = {decoder(config): config for config in models}
+    scaled = {depth: like.replaced(pattern=f"(sf)x{depth}") for depth in DEPTHS}
+    reached = {d: c for d, c in scaled.items() if decoder(c) <= max(fronts)}
+    # of each baseline, the two that are next in quality: any other is larger
+    wanted: dict[int, ModelConfig] = {}
+    for config in reached.values():
+        above = sorted(size for size in fronts if size >= decoder(config))
+        wanted |= {size: fronts[size] for size in above[:2]}
+    configs = {f"front {size}": config for size, config in sorted(wanted.items())}
+    configs |= {f"{depth} layers": config for depth, config in reached.items()}
+    middle = reached[sorted(reached)[len(reached) // 2]]
+    read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH, mem_len=0)
+    rows = [row(f"front {size}", size, read) for size in wanted]
+    base = [row(f"{d} layers", decoder(c), read) | {"layers": d} for d, c in reached.items()]
+    saved = savings(rows, base)
+    assert saved is not None
+    how = f"measured here: {len(wanted)} models of the paper's front, {len(reached)} baselines"
+    found = {
+        f"{family}-latency": Ours(100 * saved["latency_saved"], how),
+        f"{family}-memory": Ours(100 * saved["memory_saved"], how),
+    }
+    if saved["largest"]["layers"] == DEPTHS[-1]:
+        found[f"{family}-speedup"] = Ours(saved["largest"]["speedup"], how)
+        found[f"{family}-ratio"] = Ours(saved["largest"]["memory_ratio"], how)
+    return found
+
+
+def decoder(config: ModelConfig) -> int:
+    return cost(config, tgt_len=1, mem_len=0).decoder_parameters
+
+
+def row(name: str, quality: int, read: Mapping[str, Reading]) -> dict[str, object]:
+    measured = {"latency": read[name].median, "memory": read[name].peak_bytes}
+    return {"name": name, "quality": quality, "measured": measured, "predicted": None}
+
+
+@study("lts-figure-15")
+def figure_15(bench: Workbench) -> Found:
+    space, rng = read_space("lts-as-run", "lts-gpt2"), Random(0)
+    configs: dict[str, ModelConfig] = {}
+    while len(configs) < (bench.sample or PAIRED):
+        config = space.config(space.draw(rng))
+        if 20e6 <= decoder(config) <= 40e6:
+            configs[f"model {len(configs) + 1}"] = config
+    middle = sorted(configs.values(), key=decoder)[len(configs) // 2]
+    read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH, mem_len=0)
+    sizes = {name: decoder(config) for name, config in configs.items()}
+    times = {name: reading.median for name, reading in read.items()}
+    bytes_of = {name: reading.peak_bytes for name, reading in read.items()}
+    how = f"measured here, {len(configs)} random models"
+    found = {}
+    alike = [pair for pair in combinations(configs, 2) if near(sizes, pair)]
+    if same := [pair for pair in alike if near(bytes_of, pair)]:
+        ratios = {pair: apart(times, pair) for pair in same}
+        best = max(ratios, key=lambda pair: ratios[pair])
+        found["latency"] = Ours(ratios[best], how, note=f"{len(same)} such pairs")
+    if same := [pair for pair in alike if near(times, pair)]:
+        most = max(abs(bytes_of[a] - bytes_of[b]) for a, b in same)
+        found["memory"] = Ours(most / 1e6, how, note=f"{len(same)} such pairs")
+    return found
+
+
+def near(values: Mapping[str, float], pair: tuple[str, str]) -> bool:
+    return apart(values, pair) <= 1 + EQUAL
+
+
+def apart(values: Mapping[str, float], pair: tuple[str, str]) -> float:
+    """How many times the smaller value the larger one is."""
+    a, b = (values[name] for name in pair)
+    return max(a, b) / min(a, b)

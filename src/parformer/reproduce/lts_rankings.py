@@ -1,0 +1,165 @@
+"""LiteTransformerSearch's figures about ranking trained models, from a table of them."""
+
+from __future__ import annotations
+
+from random import Random
+
+from parformer.costs import cost
+from parformer.errors import ConfigError
+from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.trainings import pocket, train_pocket
+from parformer.reproduce.workbench import Workbench
+from parformer.search.genome import read_space
+from parformer.search.proxies import PROXIES
+from parformer.search.rankings import (
+    Ranking,
+    bootstrap_interval,
+    common_ratio,
+    rank_proxy,
+    spearman,
+)
+from parformer.search.trained import Trained, config_of, numbers, score_trained
+
+TRUTH, DECODER, TOTAL = "valid_ppl", "params_nonembedding", "params_total"
+SCORED = 20
+"""Models that low-cost proxies are computed for."""
+MEASURED = 24
+"""Models whose latency is measured."""
+TEXTS, LENGTH = 2, 32
+"""What a low-cost proxy looks at."""
+DRAWN = 12
+"""Models that are trained to the end to see how early their order shows."""
+
+
+def family(bench: Workbench, name: str) -> list[Trained]:
+    """The table's models of one backbone."""
+    for group in bench.groups().values():
+        if config_of(group[0]).family == name:
+            return group
+    raise ConfigError(f"{str(bench.models)!r} has no {name} models; this takes some")
+
+
+def ranking(models: list[Trained], column: str = DECODER) -> Ranking:
+    sizes = numbers(models, DECODER)
+    return rank_proxy(numbers(models, TRUTH), numbers(models, column), size=sizes)
+
+
+def source(models: list[Trained]) -> str:
+    return f"from the table given: {len(models)} trained models of {models[0].experiment}"
+
+
+def correlation(models: list[Trained], column: str = DECODER) -> Ours:
+    found = ranking(models, column)
+    return Ours(found.spearman, source(models), found.interval)
+
+
+@study("lts-table-1")
+def table_1(bench: Workbench) -> Found:
+    return {"src-parameters": correlation(family(bench, "transformer-xl"))}
+
+
+@study("lts-figure-3")
+def figure_3(bench: Workbench) -> Found:
+    return {f"src-{name}": correlation(family(bench, name)) for name in ("transformer-xl", "gpt2")}
+
+
+@study("lts-figure-6")
+def figure_6(bench: Workbench) -> Found:
+    found: dict[str, Ours] = {}
+    for name in ("transformer-xl", "gpt2"):
+        models = family(bench, name)
+        ranks, how = ranking(models), source(models)
+        found[f"{name}-decoder"] = correlation(models)
+        found[f"{name}-total"] = correlation(models, TOTAL)
+        found[f"{name}-cr-10"] = Ours(100 * ranks.common[0.1], how)
+        found[f"{name}-cr-50"] = Ours(100 * ranks.common[0.5], how)
+        found[f"{name}-top-10"] = Ours(ranks.top[0.1], how)
+    return found
+
+
+@study("lts-figure-12")
+def figure_12(bench: Workbench) -> Found:
+    models = family(bench, "transformer-xl")
+    return {
+        f"bin-{number}": Ours(
+            part.spearman,
+            f"{source(models)}, {part.models} of them",
+            note=f"{part.low / 1e6:.1f} to {part.high / 1e6:.1f} M decoder parameters",
+        )
+        for number, part in enumerate(ranking(models).bins, start=1)
+    }
+
+
+def sampled(bench: Workbench, models: list[Trained], count: int) -> list[Trained]:
+    """Some models of a table, the same in every run."""
+    count = min(bench.sample or count, len(models))
+    return [models[i] for i in sorted(Random(0).sample(range(len(models)), count))]
+
+
+@study("lts-figure-5")
+def figure_5(bench: Workbench) -> Found:
+    models = family(bench, "transformer-xl")
+    some = sampled(bench, models, SCORED)
+    names = [name for name in PROXIES if name not in ("decoder-parameters", "parameters")]
+    done = 0
+
+    def tell(name: str) -> None:
+        nonlocal done
+        done += 1
+        bench.say(f"scored {name}", done / len(some))
+
+    scores = score_trained(some, names, batch=TEXTS, tgt_len=LENGTH, progress=tell)
+    better = [-value for value in numbers(some, TRUTH)]
+    how = f"computed here for {len(some)} of the table's models, {TEXTS} texts of {LENGTH} tokens"
+    found = {"decoder-parameters": correlation(models)}
+    for name in names:
+        interval = bootstrap_interval(better, scores[name])
+        found[name] = Ours(spearman(better, scores[name]), how, interval)
+    return found
+
+
+@study("lts-figure-11")
+def figure_11(bench: Workbench) -> Found:
+    models = family(bench, "transformer-xl")
+    some = sampled(bench, models, MEASURED)
+    configs = {model.name: config_of(model) for model in some}
+    middle = sorted(configs.values(), key=lambda config: cost(config).decoder_parameters)
+    read = bench.measure_many(configs, reference=middle[len(middle) // 2], tgt_len=192, mem_len=0)
+    latency = [read[model.name].median for model in some]
+    ranks = rank_proxy(numbers(some, TRUTH), numbers(some, DECODER), latency=latency)
+    assert ranks.distance is not None
+    how = f"{len(some)} of the table's models, latency measured here"
+    return {"distance": Ours(100 * ranks.distance, how), "src": correlation(models)}
+
+
+@study("lts-figure-4")
+def figure_4(bench: Workbench) -> Found:
+    space, rng = read_space("pocket"), Random(0)
+    configs = {f"model {i + 1}": space.config(space.draw(rng)) for i in range(DRAWN)}
+    recipes = {
+        name: pocket(
+            model__pattern=str(config.pattern),
+            model__d_model=config.d_model,
+            model__tgt_len=64,
+            model__mem_len=64,
+        )
+        for name, config in configs.items()
+    }
+    trained = train_pocket(bench, "lts-figure-4", recipes)
+    if trained is None:
+        return {}
+    ends = [curves[0].valid_loss for curves in trained.curves.values()]
+    how = (
+        f"pocket training here: {DRAWN} models of 0.1 to 4 M parameters, {trained.steps:,} updates"
+    )
+    found = {}
+    for eighths in (1, 2, 4):
+        early = [curves[0].valid[eighths - 1][1] for curves in trained.curves.values()]
+        interval = bootstrap_interval(ends, early)
+        found[f"src-part-{eighths}"] = Ours(spearman(ends, early), how, interval)
+    counts = [cost(config).decoder_parameters for config in configs.values()]
+    better = [-loss for loss in ends]
+    interval = bootstrap_interval(better, counts)
+    found["src-parameters"] = Ours(spearman(better, counts), how, interval)
+    found["common"] = Ours(100 * common_ratio(ends, counts, 0.5), how)
+    return found

@@ -1,0 +1,143 @@
+"""PAR Transformer's search: how much attention it keeps, and where.
+
+One pocket search serves all three figures that are about it: it lies in the run's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from parformer.errors import ConfigError, Stopped
+from parformer.measure.device import pinned_threads
+from parformer.pattern import Pattern
+from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.trainings import pocket, settled
+from parformer.reproduce.workbench import Workbench, spread
+from parformer.search.job import search_differentiable
+
+SEEDS = 2
+"""Searches at least; the paper has six."""
+SHARE = 0.47
+"""Of the time that is the search's; the rest is for training what it found and its rivals."""
+
+
+def pocket_search(bench: Workbench, *, retrain: bool = False) -> Mapping[str, Any] | None:
+    """What search.json says; nothing where trainings are left out."""
+    if not bench.training:
+        return None
+    if bench.folder is None:
+        raise ConfigError("a search needs a --run folder to keep it in")
+    seeds = max(SEEDS, bench.seeds)
+    length: dict[str, Any] = {"train__time": SHARE * bench.seconds}
+    name = f"search-{bench.seconds:g}s-{seeds}"
+    if bench.steps:
+        length = {"train__steps": bench.steps, "train__warmup": max(1, bench.steps // 10)}
+        name = f"search-{bench.steps}-steps-{seeds}"
+    recipe = settled(bench, pocket("pocket-search", search__seeds=seeds, **length))
+    path: Path = bench.folder / name
+    with pinned_threads(bench.threads):
+        searched = search_differentiable(recipe, path, retrain=retrain, watch=bench.watch)
+    if not searched.finished:
+        raise Stopped(
+            f"stopped in {searched.where} after step {searched.step:,}, everything is saved; "
+            f"the same command with --run {bench.folder} goes on"
+        )
+    return searched.found
+
+
+def how(found: Mapping[str, Any]) -> str:
+    return (
+        f"pocket search here: {found['layers']} layers, {found['steps']:,} updates, "
+        f"{len(found['seeds'])} seeds, {found['corpus']}"
+    )
+
+
+def over_seeds(found: Mapping[str, Any], value: Callable[[Mapping[str, Any]], float]) -> Ours:
+    """The mean over seeds of what is computed from each."""
+    values = [value(seed) for seed in found["seeds"]]
+    return Ours(fmean(values), how(found), spread(values))
+
+
+def letters(seed: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Every layer's choice, identities among them."""
+    return [Pattern.parse(found["choices"][pick]).letters for pick in seed["picks"]]
+
+
+def thirds(chosen: Sequence[str]) -> list[int]:
+    """Attention blocks in each third of the layers.
+
+    >>> thirds("ssffsfff f".replace(" ", ""))
+    [2, 1, 0]
+    """
+    edges = [round(i * len(chosen) / 3) for i in range(4)]
+    return [list(chosen[a:b]).count("s") for a, b in pairwise(edges)]
+
+
+@study("par-figure-2")
+def figure_2(bench: Workbench) -> Found:
+    found = pocket_search(bench, retrain=True)
+    if found is None:
+        return {}
+    rows = {row["name"]: row for row in found["retrained"]}
+    mine, theirs = (rows[name]["test"]["loss"] for name in ("found", "interleaved"))
+    pattern = Pattern.parse(rows["found"]["pattern"])
+
+    def ratio(seed: Mapping[str, Any]) -> float:
+        chosen = letters(seed, found)
+        return len(chosen) / max(1, chosen.count("s"))
+
+    return {
+        "ratio": over_seeds(found, ratio),
+        "best-loss": Ours(
+            100 * (mine / theirs - 1),
+            how(found) + ", then trained from scratch with as many updates",
+            note=f"{pattern}: {pattern.count('s')} attention blocks of {len(pattern)}",
+            single=True,
+        ),
+    }
+
+
+@study("par-figure-3")
+def figure_3(bench: Workbench) -> Found:
+    found = pocket_search(bench)
+    if found is None:
+        return {}
+
+    def share(seed: Mapping[str, Any]) -> float:
+        first, second, last = thirds(letters(seed, found))
+        return 100 * (first + second) / max(1, first + second + last)
+
+    rows = {"share": over_seeds(found, share)}
+    for number, key in enumerate(("first", "second", "last")):
+        rows[key] = over_seeds(found, lambda seed, n=number: thirds(letters(seed, found))[n])  # type: ignore[misc]
+    return rows
+
+
+@study("par-first-figure-2")
+def first_figure_2(bench: Workbench) -> Found:
+    found = pocket_search(bench)
+    if found is None:
+        return {}
+    column = [Pattern.parse(choice).letters for choice in found["choices"]].index("s")
+    cut = round(2 * found["layers"] / 3)
+
+    def ratio(seed: Mapping[str, Any]) -> float:
+        chosen = letters(seed, found)
+        return chosen.count("s") / max(1, chosen.count("f"))
+
+    def probability(seed: Mapping[str, Any], *, former: bool) -> float:
+        rows = seed["probabilities"]
+        return fmean(row[column] for row in (rows[:cut] if former else rows[cut:]))
+
+    return {
+        "ratio": over_seeds(found, ratio),
+        "former": over_seeds(found, lambda seed: probability(seed, former=True)),
+        "latter": over_seeds(found, lambda seed: probability(seed, former=False)),
+        "lead": over_seeds(
+            found, lambda s: probability(s, former=True) / probability(s, former=False)
+        ),
+    }

@@ -1,0 +1,270 @@
+"""What did the papers print?
+
+Published figures are data, one TOML file for each paper in `papers/`. They are kept apart from the
+code that computes ours, which never sees them: the two meet in `study.py`.
+
+>>> read_number({"value": "192"}).range
+(191.5, 192.5)
+>>> read_number({"ratio": ["9.9", "15.2"]}).text
+'0.651 (9.9 / 15.2)'
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any, Literal
+
+from parformer.fields import check_names
+
+Bound = Literal["", "below", "above"]
+Work = Literal["count", "measure", "train", "models"]
+
+WORK: Mapping[Work, str] = {
+    "count": "exact count",
+    "measure": "measured here",
+    "train": "pocket training here",
+    "models": "a table of trained models",
+}
+"""How ours comes about, in words."""
+
+PAPERS: Mapping[str, str] = {
+    "par": "PAR Transformer (Mandava et al. 2020, later version)",
+    "par-first": "PAR Transformer (Mandava et al. 2020, first version)",
+    "lts": "LiteTransformerSearch (Javaheripi et al. 2022)",
+    "srupp": "SRU++ (Lei 2021)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A published figure, or what follows from two of them."""
+
+    text: str
+    """As printed, for people."""
+    value: float
+    range: tuple[float, float]
+    """What its printed digits leave open."""
+    bound: Bound = ""
+    """Whether the paper only says that it is below or above the value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """The training of the paper that a row is about, and where its score is found."""
+
+    preset: str
+    pattern: str = ""
+    changes: tuple[str, ...] = ()
+    """Fields that differ from the preset's, as the command line sets them."""
+    score: str = "test.perplexity"
+    """Where in a run's result.json."""
+    name: str = ""
+    """The run's folder; the preset's name where it is empty."""
+
+    @property
+    def folder(self) -> str:
+        return self.name or self.preset
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One published row: a figure, or a shape where the text gives no number."""
+
+    key: str
+    what: str
+    unit: str = ""
+    number: Number | None = None
+    says: str = ""
+    """What the text says where it gives no number, or beside it."""
+    known: str = ""
+    """Why ours is known to differ."""
+    training: Training | None = None
+    needs: str = ""
+    """What ours would take, where nothing here computes it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """A table or figure of a paper."""
+
+    name: str
+    paper: str
+    place: str
+    title: str
+    work: tuple[Work, ...]
+    minutes: float
+    """About how long ours takes, trainings by their default."""
+    lines: tuple[Line, ...] = field(default=())
+    note: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"{PAPERS[self.paper]}, {self.place}"
+
+
+@cache
+def read_pages() -> Mapping[str, Page]:
+    """Every table and figure that there is something to say about, in the papers' order."""
+    folder = resources.files("parformer.reproduce") / "papers"
+    found: dict[str, Page] = {}
+    for paper in PAPERS:
+        tables = tomllib.loads((folder / f"{paper}.toml").read_text("utf-8"))
+        for name, table in tables.items():
+            found[name] = read_page(name, paper, table)
+    return MappingProxyType(found)
+
+
+def read_page(name: str, paper: str, table: Mapping[str, Any]) -> Page:
+    known = ("place", "title", "work", "minutes", "rows", "models", "note")
+    check_names(table, known, f"name in {name}")
+    lines = [read_line(row) for row in table.get("rows", ())]
+    if "models" in table:
+        lines += model_lines(table["models"])
+    return Page(
+        name=name,
+        paper=paper,
+        place=table["place"],
+        title=table["title"],
+        work=tuple(table["work"]),
+        minutes=float(table["minutes"]),
+        lines=tuple(lines),
+        note=table.get("note", ""),
+    )
+
+
+def read_line(row: Mapping[str, Any]) -> Line:
+    plain = ("key", "what", "unit", "says", "known", "needs")
+    check_names(row, (*plain, "training", *FORMS), "name of a row")
+    training = row.get("training")
+    if training is not None:
+        training = Training(**{**training, "changes": tuple(training.get("changes", ()))})
+    return Line(
+        **{name: row[name] for name in plain if name in row},
+        number=read_number(row) if FORMS.keys() & row.keys() else None,
+        training=training,
+    )
+
+
+def read_number(row: Mapping[str, Any]) -> Number:
+    """A figure from how the row gives it: printed, bounded, or made of two printed ones."""
+    (form,) = FORMS.keys() & row.keys()
+    printed = [row[form]] if isinstance(row[form], str) else row[form]
+    compute, words = FORMS[form]
+    value = compute(*map(float, printed))
+    if form in ("below", "above"):
+        bound: Bound = "below" if form == "below" else "above"
+        return Number(f"{form} {printed[0]}", value, (value, value), bound)
+    if form == "between":
+        low, high = map(float, printed)
+        return Number(f"{printed[0]} to {printed[1]}", value, (low, high))
+    ends = [
+        compute(*corner)
+        for corner in itertools.product(
+            *((float(t) - half(t), float(t) + half(t)) for t in printed)
+        )
+    ]
+    text = printed[0] if form == "value" else f"{signed(form, value)} ({words.join(printed)})"
+    return Number(text, value, (min(ends), max(ends)))
+
+
+def signed(form: str, value: float) -> str:
+    return f"{value:.3g}" if form in ("ratio", "product") else f"{value:+.1f}"
+
+
+def half(text: str) -> float:
+    """Half of the last printed digit.
+
+    >>> half("15.2"), half("192"), half("1e-2")
+    (0.05, 0.5, 0.0005)
+    """
+    digits, _, power = text.lower().partition("e")
+    after = len(digits.partition(".")[2])
+    if power:  # one digit and a power of ten are exact for a setting
+        return 0.05 * 10.0 ** int(power) * 10.0**-after
+    return float(0.5 * 10.0**-after)
+
+
+def loss_percent(ours: float, baseline: float) -> float:
+    """By how much a loss is above another, in percent, from perplexities."""
+    return 100 * (math.log(ours) / math.log(baseline) - 1)
+
+
+FORMS: Mapping[str, tuple[Callable[..., float], str]] = {
+    "value": (lambda a: a, ""),
+    "below": (lambda a: a, ""),
+    "above": (lambda a: a, ""),
+    "between": (lambda a, b: (a + b) / 2, ""),
+    "ratio": (lambda a, b: a / b, " / "),
+    "loss": (loss_percent, " against "),
+    "more": (lambda a, b: 100 * (a / b - 1), " against "),
+}
+"""How a row may give its figure; `loss` takes perplexities, `more` anything, both in percent."""
+
+
+# LiteTransformerSearch's tables of architectures
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A row of Tables 3 to 7: an architecture; what it is printed to have stands elsewhere."""
+
+    key: str
+    table: str
+    block: int
+    """Which list of the table, from 1."""
+    name: str
+    family: str
+    d_model: int
+    heads: tuple[int, ...]
+    inner: tuple[int, ...]
+
+
+@cache
+def _model_rows() -> tuple[tuple[Printed, str], ...]:
+    import csv
+
+    folder = resources.files("parformer.reproduce") / "papers"
+    rows = csv.DictReader((folder / "lts-models.csv").read_text("utf-8").splitlines())
+    found: list[tuple[Printed, str]] = []
+    table, block, last = "", 1, 0
+    for row in rows:
+        number = int(row["name"].removeprefix("M")) if row["name"].startswith("M") else 0
+        if row["table"] != table:
+            table, block = row["table"], 1
+        elif number <= last:
+            block += 1
+        last = number
+        heads, inner = (tuple(map(int, row[name].split())) for name in ("heads", "inner"))
+        key = f"{table}.{block}.{row['name']}"
+        model = Printed(
+            key, table, block, row["name"], row["family"], int(row["d_model"]), heads, inner
+        )
+        found.append((model, row["printed_millions"]))
+    return tuple(found)
+
+
+def printed_models(table: str) -> list[Printed]:
+    """The architectures of a table."""
+    return [model for model, _ in _model_rows() if model.table == table]
+
+
+def model_lines(table: Mapping[str, Any]) -> list[Line]:
+    """A line for every architecture of a table, with its printed decoder parameters."""
+    names: Sequence[str] = table.get("lists", [""])
+    return [
+        Line(
+            key=model.key,
+            what=f"{names[model.block - 1]} {model.name}".strip() + ", decoder parameters",
+            unit="M",
+            number=read_number({"value": printed}),
+        )
+        for model, printed in _model_rows()
+        if model.table == str(table["table"])
+    ]

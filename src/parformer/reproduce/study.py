@@ -1,0 +1,259 @@
+"""What do we get, beside what was published?
+
+A study computes ours for a table or figure of a paper, by the keys of its rows, and knows nothing
+of what the paper printed. Here the two are put side by side.
+
+>>> from parformer.reproduce.published import Line, read_number
+>>> line = Line(key="size", what="parameters", unit="M", number=read_number({"value": "192"}))
+>>> row = Row(line, Ours(191.95, "exact count"), "exact count")
+>>> row.verdict, round(row.difference, 3)
+('within rounding', -0.026)
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from parformer.errors import ConfigError
+from parformer.fields import check_names
+from parformer.reproduce.published import PAPERS, WORK, Line, Page, read_pages
+
+if TYPE_CHECKING:
+    from parformer.reproduce.workbench import Workbench
+
+EXACTLY, ROUNDING, NOISE = "exactly", "within rounding", "within the noise"
+HOLDS, FAILS, DIFFERS = "holds", "does not hold", "differs"
+KNOWN = "differs, as is known"
+VERDICTS = (EXACTLY, ROUNDING, NOISE, HOLDS, FAILS, DIFFERS, KNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A figure that this run computed or measured."""
+
+    value: float
+    how: str
+    interval: tuple[float, float] | None = None
+    """Where it lies, for what was measured or trained with several seeds."""
+    note: str = ""
+    single: bool = False
+    """One noisy training: shown beside the published figure, and not judged."""
+
+
+Found: TypeAlias = Mapping[str, Ours]
+"""Ours by the key of the row."""
+
+Compute: TypeAlias = "Callable[[Workbench], Found]"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Published and ours, side by side."""
+
+    line: Line
+    ours: Ours | None
+    how: str
+    command: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours against the published figure in percent; in points where both are percent."""
+        number = self.line.number
+        if number is None or number.bound or self.ours is None:
+            return None
+        if self.line.unit == "%" or number.value == 0:
+            return self.ours.value - number.value
+        return 100 * (self.ours.value / number.value - 1)
+
+    @property
+    def difference_unit(self) -> str:
+        if self.line.unit == "%":
+            return "points"
+        number = self.line.number
+        return self.line.unit if number is not None and number.value == 0 else "%"
+
+    @property
+    def verdict(self) -> str:
+        """How the two agree; empty where there is nothing to compare."""
+        number, ours = self.line.number, self.ours
+        if number is None or ours is None or not math.isfinite(ours.value):
+            return ""
+        if ours.single:
+            return ""
+        low, high = ours.interval or (ours.value, ours.value)
+        if number.bound:
+            if ours.interval is not None and low <= number.value <= high:
+                return NOISE
+            below = ours.value < number.value
+            return HOLDS if below == (number.bound == "below") else self._differs(FAILS)
+        if ours.interval is None and ours.value == number.value:
+            return EXACTLY
+        # 1e-9: a half is a half, however it is stored
+        slack = 1e-9 * max(1.0, abs(number.value))
+        if low <= number.range[1] + slack and high >= number.range[0] - slack:
+            return ROUNDING if ours.interval is None else NOISE
+        return self._differs(DIFFERS)
+
+    def _differs(self, verdict: str) -> str:
+        return KNOWN if self.line.known else verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        number, ours, difference = self.line.number, self.ours, self.difference
+        notes = [self.line.known if self.verdict == KNOWN else "", ours.note if ours else ""]
+        return {
+            "key": self.line.key,
+            "what": self.line.what,
+            "unit": self.line.unit,
+            "published": None
+            if number is None
+            else {"text": number.text, "value": number.value, "bound": number.bound},
+            "says": self.line.says,
+            "ours": None if ours is None else finite(ours.value),
+            "interval": None if ours is None or ours.interval is None else list(ours.interval),
+            "difference": None if difference is None else finite(difference),
+            "difference_unit": self.difference_unit,
+            "verdict": self.verdict,
+            "how": self.how,
+            "note": "; ".join(filter(None, notes)),
+            "command": self.command,
+        }
+
+
+def finite(value: float) -> float | None:
+    """JSON knows neither infinity nor nan."""
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A table or figure, and what computes ours for it."""
+
+    page: Page
+    compute: Compute
+
+    @property
+    def needs_models(self) -> bool:
+        return "models" in self.page.work
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A study that was run."""
+
+    page: Page
+    rows: Sequence[Row]
+    seconds: float
+    receipt: str = ""
+    skipped: str = ""
+    """Why it was left out, if it was."""
+
+    @property
+    def summary(self) -> str:
+        return self.skipped or in_words(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        page = self.page
+        return {
+            "name": page.name,
+            "paper": PAPERS[page.paper],
+            "place": page.place,
+            "title": page.title,
+            "note": page.note,
+            "rows": [row.to_dict() for row in self.rows],
+            "summary": self.summary,
+            "seconds": round(self.seconds, 3),
+            "receipt": self.receipt,
+        }
+
+
+def in_words(rows: Sequence[Row]) -> str:
+    """How published and ours agree, in a sentence."""
+    counts = Counter(row.verdict for row in rows)
+    told = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    single = sum(row.ours is not None and row.ours.single and not row.verdict for row in rows)
+    alone = sum(row.ours is not None and not row.verdict for row in rows) - single
+    if single:
+        told.append(f"{single} with one training each, which is shown and not judged")
+    if alone:
+        told.append(f"{alone} where the paper's text has no number")
+    if missing := sum(row.ours is None for row in rows):
+        told.append(f"{missing} without ours")
+    count = f"{len(rows)} row{'s' * (len(rows) != 1)}"
+    return f"{count}: {'; '.join(told)}."
+
+
+STUDIES: dict[str, Compute] = {}
+"""What computes ours, by the name of the table or figure."""
+
+
+def study(name: str) -> Callable[[Compute], Compute]:
+    """Register what computes ours for a table or figure."""
+
+    def register(compute: Compute) -> Compute:
+        assert name not in STUDIES, f"{name} is there already"
+        STUDIES[name] = compute
+        return compute
+
+    return register
+
+
+def find_studies(names: Iterable[str]) -> list[Study]:
+    """Studies by name; a paper's name stands for all of its own, `all` for every one."""
+    # they register themselves
+    from parformer.reproduce import (  # noqa: F401
+        lts_counts,
+        lts_devices,
+        lts_rankings,
+        par,
+        par_search,
+        srupp,
+        srupp_quality,
+    )
+
+    return [Study(read_pages()[name], STUDIES[name]) for name in expand(names)]
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """Each name once, in the order asked for."""
+    pages = read_pages()
+    wanted: dict[str, None] = {}
+    for name in names:
+        if name == "all":
+            wanted |= dict.fromkeys(pages)
+        elif name in PAPERS:
+            wanted |= {one: None for one, page in pages.items() if page.paper == name}
+        else:
+            refuse_unknown(name, [*pages, *PAPERS, "all"])
+            wanted[name] = None
+    return list(wanted)
+
+
+def refuse_unknown(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"the nearest are {', '.join(near)}" if near else "see 'parformer reproduce list'"
+        raise ConfigError(f"no table or figure is called {name!r}; {hint}")
+
+
+def side_by_side(page: Page, found: Found, missing: Callable[[Line], tuple[str, str]]) -> list[Row]:
+    """Every published row with ours; `missing` says for the others what it takes, and how to."""
+    check_names(found, [line.key for line in page.lines], f"row of {page.name}")
+    rows = []
+    for line in page.lines:
+        ours = found.get(line.key)
+        if ours is not None:
+            rows.append(Row(line, ours, ours.how))
+        else:
+            rows.append(Row(line, None, *missing(line)))
+    return rows
+
+
+def work_words(page: Page) -> str:
+    """How ours comes about, for a list."""
+    return ", ".join(WORK[work] for work in page.work)

@@ -1,0 +1,265 @@
+"""How do small models compare that were trained here, for minutes, on the built-in text?
+
+All models of a study get the same number of updates, as many as fit into its time, found out once
+by timing an update of each in turns. What was decided and every trained model stay in the run's
+folder: the same command goes on where it stopped. Ratios between the models are what may be
+compared with a paper, never their losses themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from parformer import folder as folders
+from parformer.costs import cost
+from parformer.data.tokens import Prepared
+from parformer.durable import replace_file
+from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.measure.device import pinned_threads
+from parformer.measure.latency import measure_latency
+from parformer.measure.models import PLACEMENT
+from parformer.measure.statistics import compare
+from parformer.recipe import Recipe, read_recipe
+from parformer.reproduce.study import Ours
+from parformer.reproduce.workbench import Workbench, spread
+from parformer.train.distributed import Workers
+from parformer.train.job import read_text, train_model
+from parformer.train.metrics import read_metrics
+from parformer.train.plan import find_kernels, fit_vocabulary
+from parformer.train.run import METRICS
+from parformer.train.session import Session, training_shape
+
+TRAININGS = "trainings"
+FEWEST_STEPS = 20
+"""Updates below which a comparison would be of first weights."""
+LOOKING = 0.25
+"""The share of the time that is kept for reading the text, timing and validation."""
+LOOKS = 8
+"""Validations in a training."""
+TOKENS = 32_768
+"""Of the valid and of the test split that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One model, trained."""
+
+    recipe: Recipe
+    result: Mapping[str, Any]
+    valid: tuple[tuple[int, float], ...]
+    """Updates, and the loss on the valid split after so many."""
+    train_loss: float
+    """The mean of the last lines of metrics."""
+
+    @property
+    def test_loss(self) -> float:
+        return float(self.result["test"]["loss"])
+
+    @property
+    def valid_loss(self) -> float:
+        return float(self.result["valid"]["loss"])
+
+    @property
+    def parameters(self) -> int:
+        return cost(self.recipe.model).parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The models of a study by name, each with one curve per seed."""
+
+    curves: Mapping[str, tuple[Curve, ...]]
+    steps: int
+    paces: Mapping[str, tuple[float, ...]]
+    """Seconds of an update, from rounds that timed all of them."""
+
+    def how(self, name: str) -> str:
+        recipe = self.curves[name][0].recipe
+        train, length = recipe.train, training_shape(recipe).step_len
+        seeds = len(self.curves[name])
+        return (
+            f"pocket training here: {self.curves[name][0].parameters / 1e6:.1f} M parameters, "
+            f"{train.steps:,} updates of {train.batch} × {length} bytes, {recipe.data.corpus}"
+            + (f", {seeds} seeds" if seeds > 1 else "")
+        )
+
+    def more_loss(self, name: str, baseline: str, *, split: str = "test") -> Ours:
+        """By how many percent a model's loss is above the baseline's, seed by seed."""
+        pairs = zip(self.curves[name], self.curves[baseline], strict=True)
+        found = [100 * (loss(a, split) / loss(b, split) - 1) for a, b in pairs]
+        return self.of_seeds(found, name, str(self.curves[name][0].recipe.model.pattern))
+
+    def of_seeds(self, values: Sequence[float], name: str, note: str = "") -> Ours:
+        """A figure that every seed has one of; a single one is not judged."""
+        single = len(values) == 1
+        return Ours(fmean(values), self.how(name), spread(values), note, single=single)
+
+    def pace_ratio(self, name: str, baseline: str) -> Ours:
+        """How many times the baseline's time an update takes."""
+        found = compare(self.paces[name], self.paces[baseline], smallest=PLACEMENT)
+        note = "a tie: the difference is inside the noise" if found.verdict == "tie" else ""
+        how = "measured here: an update of the pocket models"
+        return Ours(found.ratio, how, (found.low, found.high), note)
+
+    def pace(self, name: str) -> float:
+        times = sorted(self.paces[name])
+        return times[len(times) // 2]
+
+
+def loss(curve: Curve, split: str) -> float:
+    return curve.test_loss if split == "test" else curve.valid_loss
+
+
+def pocket(preset: str = "pocket", **changes: Any) -> Recipe:
+    """A small recipe; fields are named with two underscores, as in train__batch=16."""
+    own = {name.replace("__", "."): value for name, value in changes.items()}
+    settings: dict[str, Any] = {
+        "train.precision": "fp32",
+        "train.compile": "off",
+        "train.time": 0.0,
+        "train.evaluate_tokens": TOKENS,
+        "train.final_tokens": TOKENS,
+    }
+    return read_recipe(preset, settings | own)
+
+
+def train_pocket(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> Trained | None:
+    """Train every recipe with as many updates; nothing where trainings are left out."""
+    if not bench.training:
+        return None
+    if bench.folder is None:
+        raise ConfigError(f"{study} trains models and needs a --run folder to keep them in")
+    with pinned_threads(bench.threads):
+        recipes = {name: settled(bench, recipe) for name, recipe in recipes.items()}
+        plan = read_plan(bench, study, recipes) or make_plan(bench, study, recipes)
+        steps = plan["steps"]
+        curves: dict[str, tuple[Curve, ...]] = {}
+        total = len(recipes) * bench.seeds
+        for name, recipe in recipes.items():
+            found = []
+            for seed in range(bench.seeds):
+                done = sum(map(len, curves.values())) + seed
+                bench.say(f"training {name}", done / total)
+                found.append(train_one(bench, study, name, final(recipe, steps, seed)))
+            curves[name] = tuple(found)
+    return Trained(curves, steps, {name: tuple(times) for name, times in plan["paces"].items()})
+
+
+def settled(bench: Workbench, recipe: Recipe) -> Recipe:
+    changes: dict[str, Any] = {"train.threads": bench.threads}
+    if recipe.train.kernels == "auto":
+        changes["train.kernels"] = find_kernels(Workers())
+    if bench.corpus:
+        changes["data.corpus"] = bench.corpus
+    return recipe.replaced(changes)
+
+
+def final(recipe: Recipe, steps: int, seed: int) -> Recipe:
+    train = recipe.train
+    return recipe.replaced(
+        {
+            "train.steps": steps,
+            "train.seed": seed,
+            "train.warmup": min(train.warmup, max(1, steps // 10)),
+            "train.evaluate_every": max(1, -(-steps // LOOKS)),
+        }
+    )
+
+
+def train_one(bench: Workbench, study: str, name: str, recipe: Recipe) -> Curve:
+    """Train one model, or find it trained."""
+    assert bench.folder is not None
+    digest = hashlib.sha256(json.dumps(recipe.to_dict(), default=str).encode()).hexdigest()[:8]
+    words = re.sub(r"[^\w]+", "-", name).strip("-")
+    path = bench.folder / TRAININGS / study / f"{words}-{recipe.train.seed}-{digest}"
+    outcome = train_model(recipe, path, watch=bench.watch)
+    if not outcome.finished:
+        raise Stopped(
+            f"stopped in the training of {name} after step {outcome.step:,}, everything is saved; "
+            f"the same command with --run {bench.folder} goes on"
+        )
+    return read_curve(path, recipe, outcome.result)
+
+
+def read_curve(path: Path, recipe: Recipe, result: Mapping[str, Any]) -> Curve:
+    rows = read_metrics(path / METRICS)
+    valid = tuple((row["step"], row["valid_loss"]) for row in rows if "valid_loss" in row)
+    losses = [row["loss"] for row in rows if "loss" in row]
+    return Curve(recipe, result, valid, fmean(losses[-max(1, len(losses) // 10) :]))
+
+
+def plan_file(bench: Workbench, study: str) -> Path:
+    assert bench.folder is not None
+    length = f"{bench.steps}-steps" if bench.steps else f"{bench.seconds:g}s"
+    return bench.folder / TRAININGS / f"{study}-{length}-{bench.seeds}.json"
+
+
+def identity(recipes: Mapping[str, Recipe]) -> str:
+    text = json.dumps({name: recipe.to_dict() for name, recipe in recipes.items()}, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> dict[str, Any] | None:
+    """What was decided when the study began in this folder."""
+    file = plan_file(bench, study)
+    if not file.is_file():
+        return None
+    plan = folders.read_json(file.parent, file.name)
+    if not {"steps", "paces", "identity"} <= plan.keys():
+        raise FolderError(f"{str(file)!r} is broken; remove it, and it is decided anew")
+    return plan if plan["identity"] == identity(recipes) else None
+
+
+def make_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> dict[str, Any]:
+    """Time an update of every model, in turns; and see how many of each fit."""
+    paces = time_updates(bench, recipes)
+    steps = bench.steps
+    if not steps:
+        each = sum(sorted(times)[len(times) // 2] for times in paces.values())
+        steps = int(bench.seconds * (1 - LOOKING) / each / bench.seeds)
+        if steps < FEWEST_STEPS:
+            need = FEWEST_STEPS * each * bench.seeds / (1 - LOOKING)
+            raise ConfigError(
+                f"--time leaves {steps} updates for each of {len(recipes) * bench.seeds} trainings "
+                f"of {study}; give at least --time {need / 60 + 0.5:.0f}m"
+            )
+    plan = {"steps": steps, "paces": paces, "identity": identity(recipes)}
+    file = plan_file(bench, study)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(plan) + "\n")
+    return plan
+
+
+def time_updates(bench: Workbench, recipes: Mapping[str, Recipe]) -> dict[str, list[float]]:
+    """Seconds of updates of models that are thrown away, all in the same rounds."""
+    bench.say("timing updates", 0.0)
+    texts: dict[str, Prepared] = {}
+    steps = {}
+    for name, recipe in recipes.items():
+        data = recipe.data
+        if data.corpus not in texts:
+            texts[data.corpus] = read_text(recipe, Workers(), bench.watch, None, Path())
+        prepared = texts[data.corpus]
+        recipe = fit_vocabulary(recipe, prepared.tokenizer, lambda _: None)
+        session = Session(recipe, prepared.splits["train"].tokens, workers=Workers())
+        steps[name] = Updates(session)
+    timed = measure_latency(steps, rounds=bench.rounds, warmup=2, min_round_seconds=0.0)
+    return {name: list(timed[name].samples_seconds) for name in recipes}
+
+
+class Updates:
+    """A training that goes on, update by update."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.number = session, 0
+
+    def __call__(self) -> None:
+        self.session.update(self.number)
+        self.number += 1

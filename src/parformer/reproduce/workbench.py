@@ -1,0 +1,165 @@
+"""What does a study have to work with: this machine, a table of models, a folder, some minutes?
+
+Whatever takes long is kept in the folder, so that a study that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from parformer.blocks.base import Shape
+from parformer.config import ModelConfig
+from parformer.errors import ConfigError
+from parformer.measure.meter import (
+    Meter,
+    Reading,
+    Readings,
+    Series,
+    Step,
+    in_batches,
+    measure_here,
+)
+from parformer.measure.models import PLACEMENT, Progress, step_words
+from parformer.measure.statistics import compare
+from parformer.reproduce.study import Ours
+from parformer.search.rankings import FEWEST
+from parformer.search.remembered import Remembered
+from parformer.search.trained import Trained, by_experiment, read_trained
+from parformer.train.loop import Silence, Watch
+
+Scale = Literal["pocket", "paper"]
+
+MEASURED = "measured.jsonl"
+ROUNDS = 8
+"""How often a model is timed: the fewest rounds that can tell two apart."""
+AUTHORS = (
+    "its authors publish theirs in https://github.com/microsoft/archai, branch neurips-lts; "
+    "the columns are those that 'parformer proxies --help' names"
+)
+
+
+@dataclass
+class Workbench:
+    """Everything that a study may use; it is made anew for every study of a run."""
+
+    scale: Scale = "pocket"
+    folder: Path | None = None
+    """Where trainings and measurements are kept; trainings need one."""
+    models: Path | None = None
+    """A table of trained models, CSV."""
+    seconds: float = 300.0
+    """For the pocket trainings of one study, all together."""
+    steps: int = 0
+    """Updates of every pocket training instead; 0 means as many as fit into the seconds."""
+    seeds: int = 1
+    trains: bool = True
+    """Whether pocket trainings may run."""
+    corpus: str = ""
+    """What they read; empty means the preset's text."""
+    rounds: int = ROUNDS
+    sample: int = 0
+    """Models of the table that are built, where they have to be; 0 means the study's own number."""
+    threads: int = field(default_factory=torch.get_num_threads)
+    meter: Meter = measure_here
+    progress: Progress | None = None
+    watch: Watch = field(default_factory=Silence)
+    receipt: str = ""
+    """Of what was measured last."""
+
+    @property
+    def training(self) -> bool:
+        return self.trains and self.scale == "pocket"
+
+    def measure(
+        self,
+        configs: Mapping[str, ModelConfig],
+        *,
+        tgt_len: int | None = None,
+        mem_len: int | None = None,
+    ) -> Sides:
+        """Models side by side, in the same rounds; the first is what ratios are about."""
+        step = self._step(tgt_len, mem_len)
+        with ExitStack() as stack:
+            readings = self._meter(stack)(configs, step, self.progress)
+        self.receipt = readings.receipt.line()
+        shape = step.shape(next(iter(configs.values())))
+        return Sides(readings, f"measured here, {step_words(shape.tgt_len, shape.mem_len)}")
+
+    def measure_many(
+        self,
+        configs: Mapping[str, ModelConfig],
+        *,
+        reference: ModelConfig,
+        tgt_len: int | None = None,
+        mem_len: int | None = None,
+    ) -> dict[str, Reading]:
+        """More models than memory holds at once, at the reference's usual speed."""
+        step = self._step(tgt_len, mem_len)
+        with ExitStack() as stack:
+            series: Series = in_batches(
+                configs, step, self._meter(stack), reference=reference, progress=self.progress
+            )
+        self.receipt = series.receipt.line()
+        return dict(zip(configs, series.readings, strict=True))
+
+    def shape(self, config: ModelConfig, tgt_len: int, mem_len: int) -> Shape:
+        return self._step(tgt_len, mem_len).shape(config)
+
+    def groups(self) -> dict[str, list[Trained]]:
+        """The trained models, by experiment."""
+        if self.models is None:
+            raise ConfigError(
+                f"this takes a table of trained models, --models TABLE.csv; {AUTHORS}"
+            )
+        return by_experiment(read_trained(self.models), FEWEST)
+
+    def say(self, what: str, share: float) -> None:
+        if self.progress is not None:
+            self.progress(what, share)
+
+    def _step(self, tgt_len: int | None, mem_len: int | None) -> Step:
+        return Step(tgt_len=tgt_len, mem_len=mem_len, threads=self.threads, rounds=self.rounds)
+
+    def _meter(self, stack: ExitStack) -> Meter:
+        if self.folder is None:
+            return self.meter
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return stack.enter_context(Remembered(self.meter, self.folder / MEASURED))
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Models that were measured side by side."""
+
+    readings: Readings
+    how: str
+
+    def time_ratio(self, name: str, baseline: str, *, of: Callable[[float], float] = float) -> Ours:
+        """How many times the baseline's time a model takes, or what `of` makes of that."""
+        a, b = self.readings[name].samples, self.readings[baseline].samples
+        found = compare(a, b, smallest=PLACEMENT)
+        ends = sorted((of(found.low), of(found.high)))
+        tie = "a tie: the difference is inside the noise" if found.verdict == "tie" else ""
+        return Ours(of(found.ratio), self.how, (ends[0], ends[1]), tie)
+
+    def milliseconds(self, name: str) -> Ours:
+        reading = self.readings[name]
+        return Ours(1e3 * reading.median, self.how, (1e3 * reading.low, 1e3 * reading.high))
+
+    def peak_ratio(self, name: str, baseline: str) -> Ours:
+        """Peak memory against the baseline's; bytes are counted, so there is no noise."""
+        a, b = self.readings[name], self.readings[baseline]
+        return Ours(
+            a.peak_bytes / b.peak_bytes, "counted here, the most tensor bytes alive at once"
+        )
+
+
+def spread(values: Sequence[float]) -> tuple[float, float] | None:
+    """From the lowest to the highest of several seeds; nothing of one."""
+    return (min(values), max(values)) if len(values) > 1 else None
