@@ -13,7 +13,18 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from parformer import __version__
-from parformer.cli import data, evaluate, fit, generate, models, pareto, proxies, search, train
+from parformer.cli import (
+    data,
+    evaluate,
+    fit,
+    generate,
+    models,
+    pareto,
+    proxies,
+    reproduce,
+    search,
+    train,
+)
 from parformer.errors import ParformerError
 
 DESCRIPTION = """\
@@ -139,6 +150,13 @@ VERBS = (
         proxies.run,
         "how well cheap scores rank a table of trained models",
         proxies.EXAMPLES,
+    ),
+    Verb(
+        "reproduce",
+        reproduce.add,
+        reproduce.run,
+        "put a paper's table or figure beside what this machine counts, measures and trains",
+        reproduce.EXAMPLES,
     ),
     Verb(
         "evaluate",
