@@ -19,19 +19,20 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from inference import table
 
-from parformer.config import preset
+from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.measure.device import Receipt
 from parformer.measure.meter import Step, in_batches
 from parformer.search.evolution import Plan
-from parformer.search.front import front, hypervolume
+from parformer.search.front import front, hypervolume, thin
 from parformer.search.gallery import Ended, Wanted, search_front
 from parformer.search.genome import read_space
 from parformer.search.limits import in_words
@@ -40,6 +41,10 @@ from parformer.search.showcase import showcase
 BACKBONES = {"lts-transformer-xl": "Transformer-XL", "lts-gpt2": "GPT-2"}
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "gallery.md"
 STEP = Step(threads=1)
+ROUNDS = 3
+"""How often each model of the part `direct` is timed: nothing has to be told apart there."""
+COMPARED = 60
+"""Well-spread models of each of its two fronts that are measured."""
 BUDGETS = (5_000_000, 15_000_000, 40_000_000)
 WIDTHS = (128, 192, 256, 384, 512, 768, 1024)
 ALIKE = 0.02
@@ -61,11 +66,13 @@ class Progress:
             print(f"{self.what}: {share:4.0%} {what}", flush=True)
 
 
-def wanted(backbone: str, population: int, iterations: int, **others: Any) -> Wanted:
+def wanted(
+    backbone: str, population: int, iterations: int, *, step: Step = STEP, **others: Any
+) -> Wanted:
     return Wanted(
         space=read_space("lts-as-run", backbone),
         plan=Plan.sized(population, iterations),
-        step=STEP,
+        step=step,
         **others,
     )
 
@@ -85,17 +92,17 @@ def run_direct(backbone: str, folder: Path) -> dict[str, Any]:
     """Two searches of equal length; both fronts measured in one series, one corner for both."""
     watch = Progress(backbone)
     fronts, seconds = {}, {}
-    for way in ("profile", "measuring"):
+    brief = replace(STEP, rounds=ROUNDS)
+    for way, step in (("profile", STEP), ("measuring", brief)):
         place = folder / f"direct-{backbone}-{way}"
         place.mkdir(exist_ok=True)
         began = time.monotonic()
-        ended = search_front(
-            wanted(backbone, 20, 10, latency_by=way), place, watch=watch, cache=folder / "profiles"
-        )
+        asked = wanted(backbone, 20, 10, step=step, latency_by=way)
+        ended = search_front(asked, place, watch=watch, cache=folder / "profiles")
         seconds[way] = time.monotonic() - began
         fronts[way] = front_of(ended)
     configs = {f"{way} {i}": c for way, models in fronts.items() for i, c in enumerate(models)}
-    series = in_batches(configs, STEP, reference=preset(backbone), progress=watch.preparing)
+    series = in_batches(configs, brief, reference=light(configs), progress=watch.preparing)
     values = {
         reading.name: (
             -float(cost(configs[reading.name]).decoder_parameters),
@@ -118,11 +125,17 @@ def run_direct(backbone: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def front_of(ended: Ended) -> list[Any]:
+def front_of(ended: Ended) -> list[ModelConfig]:
     scored = [one for one in ended.scored if one.values is not None]
-    flags = front([one.values for one in scored])
+    values = np.array([one.values for one in scored])
+    best = np.flatnonzero(front(values))
     space = ended.wanted.space
-    return [space.config(one.genome) for one, flag in zip(scored, flags, strict=True) if flag]
+    return [space.config(scored[best[i]].genome) for i in thin(values[best], COMPARED)]
+
+
+def light(configs: Mapping[str, ModelConfig]) -> ModelConfig:
+    """A model to time the others beside: long enough for the clock, and no longer."""
+    return sorted(configs.values(), key=lambda config: cost(config).flops)[len(configs) // 4]
 
 
 def run_topology(backbone: str, folder: Path) -> dict[str, Any]:
@@ -147,7 +160,8 @@ def run_topology(backbone: str, folder: Path) -> dict[str, Any]:
                 "layers": layers,
                 "decoder_parameters": cost(config).decoder_parameters,
             }
-    series = in_batches(configs, STEP, reference=base, progress=Progress(backbone).preparing)
+    watch = Progress(backbone)
+    series = in_batches(configs, STEP, reference=light(configs), progress=watch.preparing)
     rows = [
         about[reading.name]
         | {"latency": reading.median, "interval": [reading.low, reading.high]}

@@ -354,6 +354,24 @@ def sound(sentence: str) -> bool:
 # Any search
 
 
+def test_predicted_and_measured_stand_side_by_side_in_a_terminal() -> None:
+    one = {"name": "g1", "pattern": "sf", "quality": 9e6, "layers": 1, "fields": {"d_model": 64}}
+    one |= {"predicted": {"latency": 0.0123, "memory": 5e6}}
+    both = one | {"measured": {"latency": 0.0119, "memory": 5e6}}
+    found: dict[str, Any] = {"front": [both], "objectives": ["quality", "latency", "memory"]}
+    found["errors"] = {"latency": {"median": 0.034, "p90": 0.07}}
+    text = shown(found)
+    assert re.search(r"latency.*predicted.*peak memory", text)
+    assert re.search(r"11\.9 ms.*12\.3 ms", text)
+    assert "off by 3.4% in the median, 7.0% in one of ten" in text
+    # nothing measured: the prediction is the latency, and there is no second column
+    alone = shown({**found, "front": [one], "errors": None})
+    assert "~12.3 ms" in alone
+    assert "predicted, not measured" in alone
+    assert alone.count("12.3 ms") == 1
+    assert "off by" not in alone
+
+
 def test_every_search_makes_a_whole_readable_page(case: dict[str, Any]) -> None:
     from plotly.graph_objects import Figure
 

@@ -16,9 +16,10 @@ from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.measure.device import Receipt
 from parformer.measure.meter import Reading, Readings, Step
+from parformer.measure.prediction import Accuracy, Spread
 from parformer.search.evolution import Plan
 from parformer.search.front import front
-from parformer.search.gallery import Ended, Wanted, join_search, search_front
+from parformer.search.gallery import Ended, Wanted, join_search, profile_words, search_front
 from parformer.search.genome import Genome, read_space
 from parformer.search.limits import read_limits
 from parformer.search.picking import figure, pick, picked_recipe, relative_limits
@@ -337,17 +338,34 @@ def test_savings_are_at_equal_quality() -> None:
 
 def test_the_best_within_limits_is_picked() -> None:
     found = {"front": [row("g1", 10, 1.0, 10.0), row("g2", 20, 1.5, 9.0), row("g3", 30, 4.0, 30.0)],
-             "baseline": [row("1", 9, 2.0, 20.0), row("2", 9, 4.0, 40.0)]}  # fmt: skip
+             "baseline": [row("1", 9, 2.0, 20.0), row("2", 9, 4.0, 40.0)],
+             "space": {"like": "(sf)x9"}}  # fmt: skip
+    found["baseline"][0]["pattern"], found["baseline"][1]["pattern"] = "sf", "(sf)x2"
     assert pick(found, {})["name"] == "g3"
     assert pick(found, {"latency": 2.0})["name"] == "g2"
     assert pick(found, {"latency": 1.5, "memory": 9.0})["name"] == "g2"
     limits = relative_limits(read_limits(["latency=0.3x", "memory=30B"]), found)
     assert limits == {"latency": pytest.approx(1.2), "memory": 30.0}
     assert pick(found, limits)["name"] == "g1"
+    # of the model that the space is like, where that one was measured
+    found["space"] = {"like": "sf"}
+    limits = relative_limits(read_limits(["latency=0.3x"]), found)
+    assert limits == {"latency": pytest.approx(0.6)}
     with pytest.raises(ConfigError, match=r"nearest, g2, has 1\.5 s of latency and 9 B of memory"):
         pick(found, {"latency": 1.4, "memory": 8.9})
     with pytest.raises(ConfigError, match="front is empty"):
         pick({"front": []}, {})
+
+
+def test_a_profile_that_is_far_off_is_called_so(tmp_path: Path) -> None:
+    profile = search(tmp_path / "run").profile
+    assert profile is not None
+    for median, said in ((0.04, False), (0.2, True)):
+        latency = Spread(median, 0.3, 0.4)
+        error = Accuracy(models=9, latency=latency, memory=Spread(0.0, 0.0, 0.0))
+        words = profile_words(replace(profile, error=error))
+        assert f"off by {median:.1%}" in words
+        assert ("--again" in words) is said
 
 
 def test_measured_figures_come_before_predicted_ones() -> None:

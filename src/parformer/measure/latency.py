@@ -8,14 +8,14 @@ One round times every candidate once, in an order drawn anew, so that whatever t
 machine is doing meanwhile falls on all of them alike; `statistics` builds on that lot.
 Before its time is taken a candidate runs once untimed: it starts from its own warm
 caches, whoever ran before. Candidates too quick for the clock are called many times per
-sample, and a sample is the time of one call.
+sample, and a sample is the time of one call. One that is known to take long is spared both.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from random import Random
@@ -123,6 +123,7 @@ def measure_latency(
     threads: int | None = None,
     seed: int = 0,
     min_round_seconds: float = 0.002,
+    long: Collection[str] = (),
     what: str = "latency",
     progress: Callable[[float], None] | None = None,
     clock: Clock = time.perf_counter_ns,
@@ -134,6 +135,7 @@ def measure_latency(
     threads: PyTorch's threads while measuring; None leaves them as they are.
     seed: draws the order within each round.
     min_round_seconds: the least time that a candidate is timed for in each round; 0 times one call.
+    long: candidates that have run before, and so long that caches say little: no untimed calls.
     what: the receipt's words for what was measured.
     progress: told the done fraction, from 0 to 1, after each round.
     """
@@ -152,13 +154,15 @@ def measure_latency(
         calls = {
             name: _calls_per_sample(_made(candidate), warmup, min_round_seconds, clock)
             for name, candidate in candidates.items()
+            if name not in long
         }
         finished = 0
         while done(finished) < 1:
             rng.shuffle(order)
             for name in order:
-                nanoseconds = _time_calls(_made(candidates[name]), calls[name], clock)
-                samples[name].append(nanoseconds / calls[name] / 1e9)
+                timed, count = (_time_calls, 1) if name in long else (_time_warm, calls[name])
+                nanoseconds = timed(_made(candidates[name]), count, clock)
+                samples[name].append(nanoseconds / count / 1e9)
             finished += 1
             if progress is not None:
                 progress(min(done(finished), 1.0))
@@ -180,7 +184,7 @@ def _calls_per_sample(function: Work, warmup: int, least_seconds: float, clock: 
     calls = 1
     while calls < MOST_CALLS:
         # the least of three: one stall would make a quick function look slow
-        nanoseconds = min(_time_calls(function, calls, clock) for _ in range(3))
+        nanoseconds = min(_time_warm(function, calls, clock) for _ in range(3))
         if nanoseconds >= least_seconds * 1e9:
             break
         missing = least_seconds * 1e9 / max(nanoseconds, 1)
@@ -188,8 +192,12 @@ def _calls_per_sample(function: Work, warmup: int, least_seconds: float, clock: 
     return calls
 
 
-def _time_calls(function: Work, calls: int, clock: Clock) -> int:
+def _time_warm(function: Work, calls: int, clock: Clock) -> int:
     function()
+    return _time_calls(function, calls, clock)
+
+
+def _time_calls(function: Work, calls: int, clock: Clock) -> int:
     with collector_paused():
         _synchronize()
         start = clock()

@@ -190,6 +190,7 @@ def measure_here(
             rounds=step.rounds,
             threads=step.threads,
             precision=step.precision,
+            standing=True,
             progress=progress,
         )
     first = next(iter(configs))

@@ -6,7 +6,6 @@ evaluation runs it. Costs are exact, times are medians of interleaved rounds.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from parformer.measure.device import pinned_threads
 from parformer.measure.latency import Comparison, measure_latency
 from parformer.measure.memory import PeakMemory, peak_memory
 from parformer.measure.statistics import Difference
-from parformer.model import Model, State, build
+from parformer.model import Model, State, build, refill
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -34,6 +33,9 @@ makes one copy of a small model a few percent faster than another for as long as
 
 LONG = 0.05
 """Seconds of a step that is long enough for the clock, whatever else the machine did meanwhile."""
+
+PIECE = 1 << 18
+"""Random weights that a stand-in repeats."""
 
 Progress = Callable[[str, float], None]
 """Told what is going on and the finished share of the whole."""
@@ -152,6 +154,27 @@ def typical_tokens(
     return tokens.view(batch, time)
 
 
+def stand_in(config: ModelConfig, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Model:
+    """A model that takes as long as `build`'s and is there ten times as soon.
+
+    Its matrices repeat one random piece instead of being drawn number by number.
+    """
+    piece = torch.randn(PIECE, generator=torch.Generator().manual_seed(seed))
+    piece = (config.init_std * piece).to(dtype)
+    with torch.device("meta"):
+        outline = Model(config)
+    shapes = {name: weight.shape for name, weight in outline.named_parameters()}
+    return refill(outline, {name: _standing(name, shape, piece) for name, shape in shapes.items()})
+
+
+def _standing(name: str, shape: torch.Size, piece: Tensor) -> Tensor:
+    if len(shape) < 2:
+        start = torch.ones if "norm" in name and name.endswith("weight") else torch.zeros
+        return start(shape, dtype=piece.dtype)
+    count = shape.numel()
+    return piece.repeat(-(-count // len(piece)))[:count].view(shape)
+
+
 def measure_models(
     configs: Mapping[str, ModelConfig],
     *,
@@ -162,10 +185,14 @@ def measure_models(
     threads: int | None = None,
     precision: str = "fp32",
     packed: bool = False,
+    standing: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> MeasuredModels:
-    """Build every model with random weights and measure one step of each, interleaved."""
+    """Build every model with random weights and measure one step of each, interleaved.
+
+    standing: take stand-ins, which are built sooner and as fast.
+    """
     if precision not in PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
     say = progress or (lambda what, share: None)
@@ -174,21 +201,24 @@ def measure_models(
         say(f"building {name}", 0.4 * i / len(configs))
         shape = step_shape(config, tgt_len, mem_len, batch)
         prices[name] = cost(config, tgt_len=tgt_len, mem_len=mem_len, batch=batch)
-        model = build(config, seed=seed, dtype=PRECISIONS[precision])
+        make = stand_in if standing else build
+        model = make(config, seed=seed, dtype=PRECISIONS[precision])
         if packed and not model.pack(shape.batch * shape.tgt_len):
             raise ConfigError(
                 f"weights cannot be packed for {shape.batch * shape.tgt_len} rows in {precision} "
                 "here: that takes MKL, fp32 and at least 8 rows"
             )
         readers[name] = Reader(model, shape, seed=seed)
-    memories, quickest = {}, math.inf
+    memories, long = {}, set()
     with pinned_threads(threads):
         for i, (name, reader) in enumerate(readers.items()):
             say(f"counting the memory of {name}", 0.4 + 0.1 * i / len(readers))
             began = time.perf_counter()
             reader()
-            quickest = min(quickest, time.perf_counter() - began)
+            first = time.perf_counter() - began
             memories[name] = peak_memory(reader, resident=list(reader.resident()))
+            if min(first, time.perf_counter() - began - first) > LONG:
+                long.add(name)
     shape = next(iter(readers.values())).shape
     latency = measure_latency(
         readers,
@@ -196,8 +226,7 @@ def measure_models(
         warmup=1,  # their memory was counted, so all have run
         threads=threads,
         seed=seed,
-        # nobody needs to find out how often to call what takes so long
-        min_round_seconds=0.0 if quickest > LONG else 0.002,
+        long=long,
         what=f"one step of {step_words(shape.tgt_len, shape.mem_len)}, "
         f"batch {batch}, {precision}{', weights packed' if packed else ''}",
         progress=lambda share: say("timing, in turns", 0.5 + 0.5 * share),

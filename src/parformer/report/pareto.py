@@ -282,15 +282,25 @@ def front_table(found: Found) -> RenderableType:
     drawn = Table(header_style="bold", title="The front", title_justify="left")
     drawn.add_column("")
     metrics = [metric for metric in costs_of(found) if NAMES[metric] != quality_name(found)]
+    both = "latency" in metrics and any(_guess(row) for row in front)
     for name in (*SIZES, quality_name(found), *(NAMES[metric] for metric in metrics)):
         drawn.add_column(name, justify="right")
+        if both and name == NAMES["latency"]:
+            drawn.add_column("predicted", justify="right")
     for row in front:
         cells = [*_size_cells(found, row), quality_words(found, row.get("quality"))]
         for metric in metrics:
             tie = " ≈" if metric == "latency" and row.get("tie") else ""
             cells.append(words_of(row, metric) + tie)
+            cells += [_guess(row)] if both and metric == "latency" else []
         drawn.add_row(*(Text(cell) for cell in (name_of(row), *cells)))
     return Group(drawn, *(Text(note, style="dim") for note in _notes(found, metrics)))
+
+
+def _guess(row: Row) -> str:
+    """The latency that was predicted, of what was measured too."""
+    value = value_from(row, "predicted", "latency")
+    return in_words("latency", value) if value and is_measured(row, "latency") else ""
 
 
 def _notes(found: Found, metrics: Sequence[str]) -> list[str]:
@@ -300,6 +310,12 @@ def _notes(found: Found, metrics: Sequence[str]) -> list[str]:
         notes.append("~ predicted, not measured")
     if any(row.get("tie") for row in front):
         notes.append("≈ the latency cannot be told from that of the next row")
+    off = (found.get("errors") or {}).get("latency") or {}
+    median, high = finite(off.get("median")), finite(off.get("p90"))
+    if median is not None and high is not None:
+        notes.append(
+            f"Predicted latency was off by {median:.1%} in the median, {high:.1%} in one of ten"
+        )
     return notes
 
 

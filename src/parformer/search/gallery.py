@@ -34,6 +34,9 @@ NAME = "pareto"
 WHOLE = 24
 """Whole models measured for the profile: half of them calibrate it, half report its error."""
 
+ROUGH = 0.1
+"""Predictions that are off by more than this were made from a bad measurement."""
+
 CLOCKED = ("latency", "memory")
 WAYS = ("profile", "measuring")
 
@@ -416,7 +419,10 @@ def profile_words(profile: Profile) -> str:
     error = profile.error
     if error is None:
         return "Device profile: its error is not known"
-    return (
+    words = (
         f"Device profile: latency off by {error.latency.median:.1%} in the median of whole models "
         f"and by {error.latency.p90:.1%} in one of ten, memory by {error.memory.median:.1%}"
     )
+    if error.latency.median > ROUGH:
+        words += "; that is much: was the machine busy? Measure it anew with --again"
+    return words

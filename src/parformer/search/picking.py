@@ -65,12 +65,16 @@ def known(row: Row, metric: str) -> float:
 
 
 def relative_limits(limits: Sequence[Limit], found: Mapping[str, Any]) -> dict[str, float]:
-    """Limits in seconds, bytes and counts; a multiple is of the deepest baseline."""
+    """Limits in seconds, bytes and counts; a multiple is of the model that the space is like,
+    or of the deepest baseline where that one is beyond reach and was not measured.
+    """
     if not any(limit.relative for limit in limits):
         return {limit.metric: limit.most for limit in limits}
     if not found["baseline"]:
         raise ConfigError("this search has no baseline to take a multiple of; give amounts")
-    base = found["baseline"][-1]
+    rows = found["baseline"]
+    same = [row for row in rows if row["pattern"] == found["space"]["like"]]
+    base = (same or rows)[-1]
     return {limit.metric: limit.of(known(base, limit.metric)).most for limit in limits}
 
 

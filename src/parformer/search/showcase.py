@@ -33,7 +33,7 @@ from parformer.search.remembered import Remembered
 
 FORMAT = "parformer-pareto-1"
 MEASURED = "measured.jsonl"
-SHOWN = 32
+SHOWN = 24
 """Architectures of the front that are measured and shown."""
 ROUNDS = 8
 """How often each of them is timed: the fewest that can tell two apart."""
@@ -195,7 +195,9 @@ def measure_rows(
     configs |= {f"baseline {i}": row_config(like, row) for i, row in enumerate(baseline)}
     progress = None if watch is None else watch.preparing
     step = replace(wanted.step, rounds=ROUNDS)
-    series = in_batches(configs, step, meter, reference=like, progress=progress)
+    # every batch has it: long enough to be timed well, and no longer
+    light = sorted(rows, key=lambda row: float(row["flops"]))[len(rows) // 4]
+    series = in_batches(configs, step, meter, reference=row_config(like, light), progress=progress)
     for row, reading in zip([*rows, *baseline], series.readings, strict=True):
         row["measured"] = {
             "latency": reading.median,
