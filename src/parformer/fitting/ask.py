@@ -20,6 +20,9 @@ from parformer.search.limits import Limit, read_limits
 FAMILIES = {"transformer-xl": "pocket", "gpt2": "gpt2-pocket", "llama": "llama-pocket"}
 """The preset that a family's models are like, in all but their sizes."""
 
+KINDS = ("byte", "used-bytes", "character", "word", "bpe")
+"""What a token may be."""
+
 SHORTEST = 60.0
 """Seconds below which nothing can be said about any model."""
 
@@ -90,7 +93,14 @@ class Ask:
             if getattr(self, name) < 0:
                 raise ConfigError(f"--{name} must not be negative, got {getattr(self, name):g}")
         read_limits(self.limits)
-        letters = [spec.letter for spec in Pattern.parse(self.choices)]
+        if self.tokenizer not in KINDS:
+            raise ConfigError(f"unknown tokenizer {self.tokenizer!r}; known: {', '.join(KINDS)}")
+        blocks = Pattern.parse(self.choices)
+        letters = [spec.letter for spec in blocks]
+        if any(spec.options or spec.inside for spec in blocks):
+            raise ConfigError(
+                f"--choices {self.choices!r} are letters alone: sizes are found; write rsfi"
+            )
         for needed, why in (("s", "the baseline has attention"), ("f", "so have all models")):
             if needed not in letters:
                 raise ConfigError(f"--choices {self.choices!r} lack {needed!r}: {why}; add it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -18,7 +19,8 @@ from parformer.fitting.handover import about_final, final_run, hand_over, prompt
 from parformer.fitting.trainings import EVALUATED, last_validation, read_curves
 from parformer.fitting.verdict import compare, judge
 from parformer.measure.device import Receipt, describe_device
-from parformer.measure.models import measure_models, step_words
+from parformer.measure.models import PLACEMENT, step_words
+from parformer.measure.statistics import compare as compare_times
 from parformer.search.job import FOUND as SEARCHED
 from parformer.train.run import CONFIG, RESULT
 
@@ -158,32 +160,27 @@ def measure_rows(desk: Desk, rows: list[Row]) -> Receipt:
     A limit is broken if the whole interval lies beyond it, with the baseline at the speed that
     the limits were settled by.
     """
-    measured = measure_models(
-        desk.models,
-        tgt_len=desk.step.tgt_len,
-        mem_len=desk.step.mem_len,
-        rounds=ROUNDS,
-        threads=desk.step.threads,
-        progress=desk.watch.preparing,
-    )
+    step = replace(desk.step, rounds=ROUNDS)
+    readings = desk.meter(desk.models, step, desk.watch.preparing)
+    base = readings[BASELINE].samples
     usual, most = desk.result("size")["figures"]["latency"], desk.limits.get("latency")
     for row in rows:
-        timing = measured.latency[row["name"]]
-        apart = measured.difference(row["name"], BASELINE)
+        reading = readings[row["name"]]
+        apart = compare_times(reading.samples, base, smallest=PLACEMENT)
         row["latency"] = {
-            "seconds": timing.median,
-            "low": timing.low,
-            "high": timing.high,
+            "seconds": reading.median,
+            "low": reading.low,
+            "high": reading.high,
             "ratio": apart.ratio,
             "ratio_low": apart.low,
             "ratio_high": apart.high,
             "verdict": apart.verdict,
         }
-        row["memory"] = measured.models[row["name"]].memory.peak_bytes
+        row["memory"] = reading.peak_bytes
         if row["name"] != BASELINE and most is not None and apart.low * usual > most:
             row["broken"]["latency"] = apart.ratio * usual
             row["eligible"] = False
-    return measured.latency.receipt
+    return readings.receipt
 
 
 def about_step(desk: Desk) -> dict[str, Any]:

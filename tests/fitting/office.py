@@ -1,0 +1,84 @@
+"""A small text, a device whose times are known, and a fit that takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from parformer.config import ModelConfig
+from parformer.costs import cost
+from parformer.fitting.ask import Ask
+from parformer.fitting.job import fit_text
+from parformer.measure.device import Receipt
+from parformer.measure.meter import Reading, Readings, Step
+
+WORDS = [
+    "attention",
+    "is",
+    "required",
+    "here",
+    "and",
+    "not",
+    "there",
+    "so",
+    "pay",
+    "for",
+    "it",
+    "where",
+    "it",
+    "helps",
+]
+
+
+def write_text(path: Path, words: int = 6000) -> Path:
+    rng = Random(5)
+    lines = (" ".join(rng.choices(WORDS, k=8)) for _ in range(words // 8))
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+class FakeMeter:
+    """Times follow from FLOPs and blocks, memory from weights."""
+
+    def __init__(self, per_attention: float = 2e-4) -> None:
+        self.per_attention = per_attention
+        self.asked: list[list[str]] = []
+
+    def seconds(self, config: ModelConfig) -> float:
+        attention = config.pattern.letters.count("s")
+        return 1e-4 + 1e-9 * cost(config).decoder_parameters + self.per_attention * attention
+
+    def __call__(
+        self, configs: Mapping[str, ModelConfig], step: Step, progress: Any = None
+    ) -> Readings:
+        self.asked.append(list(configs))
+        first = self.seconds(next(iter(configs.values())))
+        readings = []
+        for name, config in configs.items():
+            took, weights = self.seconds(config), 4 * cost(config).parameters
+            readings.append(
+                Reading(
+                    name=name, median=took, low=took, high=took, ratio=took / first,
+                    samples=(took,) * step.rounds, peak_bytes=weights + 1000,
+                    resident_bytes=weights,
+                )
+            )  # fmt: skip
+        receipt = Receipt.issue("a fake", threads=step.threads)
+        return Readings(readings=tuple(readings), receipt=receipt)
+
+
+def small_ask(text: Path, **changes: Any) -> Ask:
+    """No clock in it: limits that are counted, and so many updates."""
+    given: dict[str, Any] = {
+        "corpus": str(text),
+        "steps": 6,
+        "limits": ("flops=0.9x",),
+        "choices": "sfi",
+    }
+    return Ask(**(given | changes))
+
+
+def small_fit(ask: Ask | None, path: Path, **options: Any) -> dict[str, Any]:
+    return fit_text(ask, path, meter=options.pop("meter", FakeMeter()), **options)

@@ -1,0 +1,102 @@
+"""Do finalists have the most parameters that fit, and never anything that does not?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parformer.config import preset
+from parformer.costs import cost
+from parformer.fitting.ask import FAMILIES
+from parformer.fitting.finalists import (
+    Reckoned,
+    candidates,
+    choose,
+    inner_widths,
+    inside_widths,
+    picture,
+    placements,
+    search_sizes,
+    space_of,
+    widths_of,
+)
+from parformer.fitting.sizing import LADDER, rung
+from parformer.measure.meter import Step
+from parformer.pattern import Pattern, par
+
+BASE = rung(preset("pocket"), 64, 4)
+STEP = Step()
+CLOCK = Reckoned(BASE, 0.004, 2_000_000, STEP)
+
+
+def test_placements_by_rule_and_the_found_one() -> None:
+    found = {one.name: one for one in placements(12, "rsfi", "s(f)x3")}
+    assert list(found) == ["interleaved", "par", "recurrent", "found"]
+    assert found["par"].patterns == (par(12), par(8), par(6))
+    assert found["recurrent"].patterns[0].letters == "rf" * 6
+    assert found["found"].patterns == (Pattern.parse("sfff"),)
+
+
+def test_what_a_rule_gives_already_is_not_found_again() -> None:
+    assert [one.name for one in placements(12, "sf", str(par(12)))] == ["interleaved", "par"]
+    assert [one.name for one in placements(12, "sf", "i")] == ["interleaved", "par"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", LADDER)
+def test_every_rung_of_every_family_has_sizes(family: str, size: tuple[int, int]) -> None:
+    base = rung(preset(FAMILIES[family]), *size)
+    assert base.d_model in widths_of(base)
+    for placement in placements(len(base.pattern), "rsf", ""):
+        space = space_of(placement.name, placement.patterns[0], base, FAMILIES[family])
+        for width in widths_of(base):
+            assert width % base.n_head == 0
+        assert space.size > 10
+    assert inner_widths(base)[0] < base.d_inner < inner_widths(base)[-1]
+    assert inside_widths(base)
+
+
+def test_sizes_within_limits_hold_the_most_parameters(tmp_path: Path) -> None:
+    space = space_of("par", par(8), BASE, "pocket")
+    limits = {"latency": 0.75 * CLOCK.latency(BASE)}
+    ended = search_sizes(space, CLOCK, limits, STEP, 0, tmp_path / "a.jsonl")
+    first, *others = candidates([ended], limits)
+    assert CLOCK.latency(first) <= limits["latency"]
+    visited = [space.config(one.genome) for one in ended.scored]
+    fits = [c for c in visited if CLOCK.latency(c) <= limits["latency"]]
+    assert cost(first).decoder_parameters == max(cost(c).decoder_parameters for c in fits)
+    # less and less of the limit, should the prediction be off
+    latencies = [CLOCK.latency(config) for config in others]
+    assert latencies == sorted(latencies, reverse=True)
+    assert latencies[-1] <= 0.66 * limits["latency"]
+    again = search_sizes(space, CLOCK, limits, STEP, 0, tmp_path / "a.jsonl")
+    assert [one.genome for one in again.scored] == [one.genome for one in ended.scored]
+    shown = picture([ended])
+    assert len(shown["visited"]["quality"]) <= 400
+    assert max(row["quality"] for row in shown["front"]) == max(
+        cost(config).decoder_parameters for config in visited
+    )
+
+
+def test_where_nothing_fits_the_nearest_is_kept(tmp_path: Path) -> None:
+    space = space_of("par", par(8), BASE, "pocket")
+    ended = search_sizes(space, CLOCK, {"latency": 1e-9}, STEP, 0, tmp_path / "a.jsonl")
+    (nearest,) = candidates([ended], {"latency": 1e-9})
+    visited = [CLOCK.latency(space.config(one.genome)) for one in ended.scored]
+    assert CLOCK.latency(nearest) == min(visited)
+
+
+def test_measured_figures_decide() -> None:
+    configs = [BASE.replaced(d_model=width) for width in (96, 80, 64)]
+    figures = [{"latency": latency} for latency in (1.2, 0.9, 0.8)]
+    assert choose(configs, figures, {"latency": 1.0}) == 1
+    assert choose(configs, figures, {"latency": 0.5}) == 2
+
+
+def test_without_a_profile_flops_stand_for_time() -> None:
+    assert CLOCK.latency(BASE) == pytest.approx(0.004)
+    assert CLOCK.peak_bytes(BASE) == 2_000_000
+    wide = BASE.replaced(d_inner=4 * BASE.d_inner)
+    assert CLOCK.latency(wide) > 1.5 * 0.004
+    assert CLOCK.peak_bytes(wide) > 2_000_000

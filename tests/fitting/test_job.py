@@ -1,0 +1,191 @@
+"""Does a fit come to its end, from any moment, and does what it hands over hold?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parformer as pf
+from parformer.cli import main
+from parformer.config import ModelConfig
+from parformer.costs import cost
+from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.fitting.desk import Quiet
+from parformer.fitting.job import WORK
+from parformer.fitting.timetable import TITLES
+from tests.fitting.office import FakeMeter, small_ask, small_fit, write_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text") / "words.txt")
+
+
+@pytest.fixture(scope="module")
+def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("fit") / "run"
+    small_fit(small_ask(text), path, command="parformer fit words.txt")
+    yield path
+    shutil.rmtree(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "fit.json").read_text("utf-8"))
+    return found
+
+
+def test_everything_is_told(whole: Path) -> None:
+    found = read(whole)
+    assert found["finished"]
+    assert [phase["name"] for phase in found["phases"]] == list(TITLES)
+    names = [row["name"] for row in found["models"]]
+    assert names[0] == "baseline"
+    assert {"par"} <= set(names)
+    assert found["chosen"] in names
+    base = found["models"][0]
+    assert found["limits"] == {"flops": pytest.approx(0.9 * base["flops"])}
+    assert base["broken"] == {"flops": base["flops"]}
+    for row in found["models"][1:]:
+        assert row["eligible"] == (row["flops"] <= found["limits"]["flops"])
+        assert len(row["rates"]) == 3
+        assert row["rate"] in [rate["rate"] for rate in row["rates"]]
+        assert row["dropped"] or row["against"]["segments"] > 1
+    chosen = next(row for row in found["models"] if row["name"] == found["chosen"])
+    assert chosen["eligible"]
+    assert [sample["name"] for sample in found["samples"]] == ["baseline", "final"]
+    assert found["search"]["pattern"]
+    assert set(found["pareto"]["visited"]) >= {"interleaved", "par"}
+    assert found["verdict"]["headline"]
+    assert "words" in found["step"]
+    page = (whole / "report.html").read_text("utf-8")
+    assert found["verdict"]["headline"] in page
+
+
+def test_the_best_that_fits_is_chosen(whole: Path) -> None:
+    found = read(whole)
+    losses = {
+        row["name"]: row["valid"]["loss"]
+        for row in found["models"]
+        if row["eligible"] and row["valid"]
+    }
+    assert losses[found["chosen"]] <= min(losses.values()) * 1.0025
+
+
+def test_the_model_loads_and_runs(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read(whole)
+    model = pf.load(whole / "model")
+    chosen = next(row for row in found["models"] if row["name"] == found["chosen"])
+    assert str(model.config.pattern) == chosen["pattern"]
+    assert cost(model.config).parameters == chosen["parameters"]
+    assert main(["generate", str(whole), "--prompt", "pay", "--tokens", "5"]) == 0
+    assert main(["evaluate", str(whole), "--split", "valid", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("pay")
+    assert main(["cost", str(whole / "config.toml")]) == 0
+
+
+def test_the_same_call_tells_the_same_again(whole: Path, text: Path) -> None:
+    meter = FakeMeter()
+    assert small_fit(small_ask(text), whole, meter=meter) == read(whole)
+    assert small_fit(None, whole, meter=meter) == read(whole)
+    assert meter.asked == []
+
+
+def test_another_question_in_the_same_folder_is_refused(whole: Path, text: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.is_file()}
+    with pytest.raises(ConfigError, match="seed"):
+        small_fit(small_ask(text, seed=3), whole)
+    after = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.is_file()}
+    assert {k: v for k, v in after.items() if k.name != ".lock"} == {
+        k: v for k, v in before.items() if k.name != ".lock"
+    }
+
+
+class StopAt(Quiet):
+    """Presses Ctrl-C when a phase begins, or in the middle of its trainings."""
+
+    def __init__(self, phase: str, updates: int = 0) -> None:
+        self.name, self.updates, self.now = phase, updates, ""
+
+    def phase(self, phase: Any, number: int, of: int, left: float) -> None:
+        self.now = phase.name
+        if phase.name == self.name and not self.updates:
+            raise KeyboardInterrupt
+
+    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+        if self.now == self.name and self.updates:
+            self.updates -= 1
+            if not self.updates:
+                raise KeyboardInterrupt
+
+
+STOPS = [*[(name, 0) for name in WORK if name not in ("profile", "seeds")], ("report", 0),
+         ("search", 5), ("rates", 7), ("contest", 3), ("contest", 17), ("winner", 5)]  # fmt: skip
+
+
+def test_stopped_again_and_again_it_ends_as_if_it_never_was(
+    whole: Path, text: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    for name, updates in STOPS:
+        with pytest.raises(Stopped, match="go on with: parformer fit --run"):
+            small_fit(small_ask(text), path, watch=StopAt(name, updates))
+        if (path / "fit.json").is_file():
+            assert not read(path)["finished"]
+    found = small_fit(None, path)
+    before = read(whole)
+    for kept in ("models", "chosen", "limits", "samples", "verdict"):
+        assert found[kept] == before[kept], kept
+    for name in ("model.safetensors", "config.json"):
+        assert (path / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
+
+
+def test_a_stop_in_the_contest_leaves_the_best_so_far(text: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(Stopped, match="the best so far is in"):
+        small_fit(small_ask(text), path, watch=StopAt("winner"))
+    found = read(path)
+    assert not found["finished"]
+    assert found["chosen"]
+    assert pf.load(path / "model").config.vocab_size == 256
+    assert "best so far" in (path / "report.html").read_text("utf-8").lower()
+
+
+def test_a_foreign_folder_is_left_alone(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(FolderError, match="holds no fit"):
+        small_fit(small_ask(text), tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_limits_that_nothing_keeps_name_what_comes_nearest(text: Path, tmp_path: Path) -> None:
+    ask = small_ask(text, limits=("parameters=100",))
+    with pytest.raises(ConfigError) as error:
+        small_fit(ask, tmp_path / "run")
+    words = str(error.value)
+    assert "of parameters where 100 is allowed; try --limit parameters=" in words
+    assert "the nearest" in words
+
+
+class Cheap(FakeMeter):
+    """A device on which attention costs nothing, and anything else a lot."""
+
+    def seconds(self, config: ModelConfig) -> float:
+        return 1e-3 + 1e-3 * config.pattern.letters.count("f") + 1e-8 * cost(config).parameters
+
+
+def test_it_can_say_that_nothing_beats_the_baseline(text: Path, tmp_path: Path) -> None:
+    """No limit but the baseline's latency, and a device that makes others slower or smaller."""
+    found = small_fit(small_ask(text, limits=("parameters=1x",)), tmp_path / "run", meter=Cheap())
+    base = found["models"][0]
+    assert base["eligible"]
+    if found["chosen"] == "baseline":
+        assert found["verdict"]["kind"] == "no gain"
+    else:
+        chosen = next(row for row in found["models"] if row["name"] == found["chosen"])
+        assert chosen["valid"]["loss"] <= base["valid"]["loss"] * 1.0025

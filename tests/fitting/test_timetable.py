@@ -1,0 +1,46 @@
+"""Is the time shared out, all of it and no more?"""
+
+from __future__ import annotations
+
+import pytest
+
+from parformer.fitting.timetable import LEAST, MOST, TITLES, WITHOUT, counted, plan
+
+
+@pytest.mark.parametrize("time", [60, 120, 360, 600, 3600, 36_000])
+def test_the_phases_fill_the_time(time: float) -> None:
+    phases = plan(time)
+    assert [phase.name for phase in phases] == list(TITLES)
+    assert sum(phase.planned for phase in phases) == pytest.approx(time)
+    for phase in phases:
+        assert phase.planned <= MOST.get(phase.name, time)
+        assert phase.planned == 0 or phase.planned >= LEAST.get(phase.name, 0)
+
+
+@pytest.mark.parametrize("time", [60, 120, 360, 3600])
+def test_what_is_left_out_says_so(time: float) -> None:
+    for phase in plan(time):
+        assert (phase.planned == 0) == phase.note.startswith("left out")
+        if not phase.planned:
+            assert phase.name in WITHOUT
+
+
+def test_six_minutes_have_a_search_and_one_seed() -> None:
+    planned = {phase.name: phase.planned for phase in plan(360)}
+    assert planned["search"] > 40
+    assert planned["profile"] > 12
+    assert planned["seeds"] == 0
+    notes = {phase.name: phase.note for phase in plan(360)}
+    assert notes["search"].startswith("shortened")
+
+
+def test_more_time_goes_to_training() -> None:
+    short, long = ({p.name: p.planned for p in plan(time)} for time in (600, 6000))
+    for name in MOST:
+        assert long[name] <= MOST[name]
+    assert long["contest"] > 10 * short["contest"]
+
+
+def test_a_fit_by_updates_asks_no_clock() -> None:
+    assert all(phase.planned == 0 for phase in counted())
+    assert [phase.name for phase in counted() if phase.note] == ["profile", "seeds"]

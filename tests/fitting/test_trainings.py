@@ -1,0 +1,63 @@
+"""Are rates, losers and curves what they are said to be?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parformer.fitting.energy import WATTS_PER_CORE, estimate
+from parformer.fitting.trainings import last_validation, losers, read_curves, sweep
+
+
+@pytest.mark.parametrize(("best", "tried"), [(0.5, [1, 2, 4]), (16, [2, 4, 8]), (3, [1, 2, 4])])
+def test_a_sweep_goes_where_the_loss_is_lower(best: float, tried: list[float]) -> None:
+    rows, found = sweep(lambda rate: abs(rate - best), 2.0)
+    assert [row["rate"] for row in rows] == tried
+    assert found == min(tried, key=lambda rate: abs(rate - best))
+
+
+def test_a_rate_that_diverges_is_never_taken() -> None:
+    rows, found = sweep(lambda rate: None if rate > 2 else 5.0, 2.0)
+    assert rows == [
+        {"rate": 1.0, "loss": 5.0},
+        {"rate": 2.0, "loss": 5.0},
+        {"rate": 4.0, "loss": None},
+    ]
+    assert found in (1.0, 2.0)
+    rows, found = sweep(lambda rate: 0.0 if rate == 4 else 1.0, 2.0)
+    assert found == 4.0
+
+
+def test_losers_are_far_behind_the_best_that_may_be_chosen() -> None:
+    losses = {"baseline": 1.0, "a": 2.0, "b": 2.05, "c": 2.3}
+    # the baseline breaks a limit here: being ahead of the others costs nobody its place
+    assert losers(losses, ["baseline"], ["a", "b", "c"], 0.04) == {"c": pytest.approx(0.15)}
+    assert "a" in losers(losses, ["baseline"], ["baseline", "a", "b", "c"], 0.04)
+
+
+def test_the_baseline_is_never_dropped() -> None:
+    assert losers({"baseline": 9.0, "a": 1.0}, ["baseline"], ["a"], 0.04) == {}
+
+
+def test_curves_come_from_the_metrics(tmp_path: Path) -> None:
+    assert last_validation(tmp_path) == float("inf")
+    lines = [
+        '{"step": 10, "loss": 2.5}',
+        '{"step": 20, "valid_loss": 2.25}',
+        '{"step": 20, "loss": 2.0}',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert read_curves(tmp_path) == {"curve": [[10, 2.5], [20, 2.0]], "valid_curve": [[20, 2.25]]}
+    assert last_validation(tmp_path) == 2.25
+
+
+def test_energy_is_power_times_time() -> None:
+    found = estimate(1800, cores=4, watts=100, grid=0.5, price=0.2, currency="CHF")
+    assert found["kwh"] == pytest.approx(0.05)
+    assert found["co2_kg"] == pytest.approx(0.025)
+    assert found["money"] == pytest.approx(0.01)
+    assert "as given" in found["source"]
+    guessed = estimate(3600, cores=3, watts=0, grid=0, price=0, currency="")
+    assert guessed["kwh"] == pytest.approx(3 * WATTS_PER_CORE / 1000)
+    assert guessed["source"].startswith("estimate")
