@@ -404,9 +404,9 @@ def test_tiles_set_the_chosen_beside_the_baseline() -> None:
     read = Reader(tiles(sample()))
     texts = [text for text in read.all("div") if text]
     for words in (
-        "quality (lower is better)",
+        "quality: bits per byte",
         "baseline 2.193",
-        "at par, +0.6%",
+        "at par, loss +0.6%",
         "95%: −0.2% to +0.9%",
         "baseline 3.9 ms",
         "31% faster",
@@ -437,7 +437,7 @@ def test_ties_and_doubts_are_marked_as_such() -> None:
         if "mark" in (a.get("class") or "")
     ]
     assert marks[:3] == [
-        ("unclear, +1.2%", "mark neither"),
+        ("unclear, loss +1.2%", "mark neither"),
         ("a tie", "mark neither"),
         ("the same", "mark neither"),
     ]
@@ -452,7 +452,7 @@ def test_a_loss_is_marked_as_one() -> None:
     worse = _against(0.05, 0.04, 0.06, "worse")
     slower = sample()["models"][2]["latency"] | {"verdict": "slower", "ratio": 1.2}
     text = tiles(sample(models=change("found", against=worse, latency=slower)))
-    assert '<div class="mark loss">worse, +5.0%</div>' in text
+    assert '<div class="mark loss">worse, loss +5.0%</div>' in text
     assert '<div class="mark loss">20% slower</div>' in text
 
 
@@ -742,6 +742,7 @@ def test_receipts_and_commands() -> None:
         "python-source, 12.0 MB, 10,800,000 tokens, vocabulary 256, tokenizer byte"
     ]
     assert "off by 3.0% in the median and 8.0% at the 90th" in words_of(receipts(sample()))
+    assert "No latency was measured." in words_of(receipts(CASES["nothing measured"]))
     part = repeat(sample())
     assert part is not None
     assert isinstance(part.content, str)

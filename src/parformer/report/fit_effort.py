@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from parformer.report.fit_glance import title_of
-from parformer.report.fit_rows import Found
+from parformer.report.fit_rows import Found, figure_of, models_of
 from parformer.report.page import Html, Part, listed, table
 from parformer.report.pareto import device_words
 from parformer.report.pareto_rows import finite
@@ -89,7 +89,10 @@ def receipts(found: Found) -> Part:
     ]
     profile: Mapping[str, Any] = found.get("profile") or {}
     median, tail = finite(profile.get("median_error")), finite(profile.get("p90_error"))
-    see = "Latencies come from one run in which the models took turns."
+    timed = any(figure_of(model, "latency") is not None for model in models_of(found))
+    see = "No latency was measured."
+    if timed:
+        see = "Latencies come from one run in which the models took turns."
     if median is not None and tail is not None:
         see += (
             f" On models it had not seen, the profile of the device was off by {median:.1%} in the "

@@ -117,7 +117,8 @@ def _point(found: Found, model: Model, x: float, y: float, *, size: float, middl
         "symbol": "circle-open" if fails(model) else "circle",
         "line": {"width": 2.5 if fails(model) else 0},
     }
-    if words := "chosen" * chosen or "baseline" * (model is baseline_of(found)):
+    words = ", ".join(["baseline"] * (model is baseline_of(found)) + ["chosen"] * chosen)
+    if words:
         # towards the middle, where there is room
         side = "left" if x > middle else "right"
         trace |= {"mode": "markers+text", "text": [f"<b>{words}</b>" if chosen else words]}

@@ -104,7 +104,7 @@ def tiles(found: Found) -> Html:
     else:
         words = f"Large: the chosen model, {who}. Below it: the baseline, {labels[name_of(other)]}."
     if updates := updates_words(found):
-        words += f" Quality is that on validation text after {updates}"
+        words += f" Quality (lower is better) is that on validation text after {updates}"
         words += ", the same for both." if other else "."
     if other is not None:
         words += f" At par: within {percent(margin_of(found))} of the baseline’s loss,"
@@ -126,14 +126,14 @@ def _tile(label: str, value: str, beside: str, mark: tuple[str, str], more: str)
 
 
 def _quality(found: Found, model: Model, other: Model | None) -> str:
-    value = f"{quality_words(found, loss_of(model))} {unit_of_quality(found)}"
+    value = quality_words(found, loss_of(model))
     beside = "" if other is None else quality_words(found, loss_of(other))
     gap = None if other is None else distance_of(found, model)
     kinds = {"better": GAIN, "at par": GAIN, "worse": LOSS}
-    words = f"{gap.verdict}, {signed(gap.share)}" if gap else ""
+    words = f"{gap.verdict}, loss {signed(gap.share)}" if gap else ""
     mark = words, kinds.get(gap.verdict, NEITHER) if gap else NEITHER
     more = interval_told(gap) if gap else ""
-    return _tile("quality (lower is better)", value, beside, mark, more)
+    return _tile(f"quality: {unit_of_quality(found)}", value, beside, mark, more)
 
 
 def _latency(model: Model, other: Model | None) -> str:
@@ -173,7 +173,7 @@ def handed_over(found: Found) -> str:
 
 STYLE = """\
 .lead .verdict:first-of-type { margin-top: 0; }
-.tiles { display: grid; grid-template-columns: 1.3fr 1.16fr 1fr 1fr 1fr; gap: 1px;
+.tiles { display: grid; grid-template-columns: 1.25fr 1.16fr 1fr 1fr 1fr; gap: 1px;
   margin: 26px 0 10px; background: var(--line); border: 1px solid var(--line);
   border-radius: 12px; overflow: hidden; break-inside: avoid; }
 .tile { background: var(--card); padding: 15px 16px 14px; min-width: 0; }

@@ -69,7 +69,8 @@ def figures(found: Found) -> Part | None:
     body = [[name, *(cell(model) or "–" for model in models)] for name, cell in rows.items()]
     kept = [row for row in body if any(cell != "–" for cell in row[1:])]
     head = ["", *(_marked(found, model) for model in models)]
-    return Part(Html(f'<div class="models">{table(head, kept)}</div>'), _figures_words(found))
+    wide = f'<div class="models" style="--models:{len(models)}">{table(head, kept)}</div>'
+    return Part(Html(wide), _figures_words(found))
 
 
 def _gap(found: Found, model: Model, tell: Callable[[Distance], str | None]) -> str:
@@ -270,10 +271,11 @@ h3 { font-size: .93rem; margin: 0 0 6px; font-weight: 600; }
 pre { font: .82rem/1.5 ui-monospace, SFMono-Regular, Menlo, monospace; margin: 0;
   background: var(--page); border: 1px solid var(--line); border-radius: 8px; padding: 12px 14px;
   white-space: pre-wrap; overflow-wrap: anywhere; }
-.models table { font-size: .86rem; }
+.models table { font-size: .86rem; table-layout: fixed;
+  min-width: calc(8.5em + var(--models) * 7.6em); }
+.models thead th:first-child { width: 9.6em; }
 .models th, .models td { padding: 6px 8px; vertical-align: top; }
-.models td { white-space: normal; min-width: 7.2em; }
-.models tbody th { white-space: normal; }
+.models td, .models tbody th { white-space: normal; overflow-wrap: break-word; }
 .narrow table { width: auto; min-width: min(100%, 30em); }
 details summary { cursor: pointer; color: var(--soft); font-size: .93rem; margin-top: 12px; }
 """
