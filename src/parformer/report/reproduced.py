@@ -53,7 +53,7 @@ def number(value: float, *, signed: bool = False) -> str:
         return f"{value:,.0f}"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.5g}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:.{5 if abs(value) >= 100 else 4 if abs(value) >= 10 else 3}g}"
 
 
 def is_signed(row: Row) -> bool:

@@ -152,7 +152,7 @@ def row(name: str, quality: int, read: Mapping[str, Reading]) -> dict[str, objec
 def figure_15(bench: Workbench) -> Found:
     space, rng = read_space("lts-as-run", "lts-gpt2"), Random(0)
     configs: dict[str, ModelConfig] = {}
-    while len(configs) < (bench.sample or PAIRED):
+    while len(configs) < PAIRED:
         config = space.config(space.draw(rng))
         if 20e6 <= decoder(config) <= 40e6:
             configs[f"model {len(configs) + 1}"] = config

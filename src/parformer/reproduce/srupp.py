@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parformer.config import ModelConfig, preset
-from parformer.costs import cost
+from parformer.costs import cost, step_shape
 from parformer.measure.device import pinned_threads
 from parformer.measure.kinds import KINDS, time_by_kind
 from parformer.measure.models import Reader
@@ -136,7 +136,7 @@ def figure_5(bench: Workbench) -> Found:
     for number, (key, config) in enumerate(configs.items()):
         bench.say(f"looking where the time of {key} goes", number / len(configs))
         with pinned_threads(bench.threads):
-            reader = Reader(build(config).eval(), bench.shape(config, **lengths))
+            reader = Reader(build(config).eval(), step_shape(config, **lengths, batch=1))
             spent = time_by_kind(reader, PROFILED)
         total = sum(spent.values())
         for kind, word in words.items():

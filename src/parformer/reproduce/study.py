@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 EXACTLY, ROUNDING, NOISE = "exactly", "within rounding", "within the noise"
 HOLDS, FAILS, DIFFERS = "holds", "does not hold", "differs"
-KNOWN = "differs, as is known"
-VERDICTS = (EXACTLY, ROUNDING, NOISE, HOLDS, FAILS, DIFFERS, KNOWN)
+KNOWN, UNSURE = "differs, as is known", "too noisy to tell"
+VERDICTS = (EXACTLY, ROUNDING, NOISE, HOLDS, FAILS, DIFFERS, KNOWN, UNSURE)
+WIDE = 0.25
+"""The share of a figure that its interval may span: a wider one agrees with nearly everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Row:
         low, high = ours.interval or (ours.value, ours.value)
         if number.bound:
             if ours.interval is not None and low <= number.value <= high:
-                return NOISE
+                return self._noise(low, high)
             below = ours.value < number.value
             return HOLDS if below == (number.bound == "below") else self._differs(FAILS)
         if ours.interval is None and ours.value == number.value:
@@ -96,8 +98,14 @@ class Row:
         # 1e-9: a half is a half, however it is stored
         slack = 1e-9 * max(1.0, abs(number.value))
         if low <= number.range[1] + slack and high >= number.range[0] - slack:
-            return ROUNDING if ours.interval is None else NOISE
+            return ROUNDING if ours.interval is None else self._noise(low, high)
         return self._differs(DIFFERS)
+
+    def _noise(self, low: float, high: float) -> str:
+        assert self.ours is not None
+        # what is a percentage already is wide in points
+        whole = 100.0 if self.line.unit == "%" else abs(self.ours.value)
+        return NOISE if high - low <= WIDE * whole else UNSURE
 
     def _differs(self, verdict: str) -> str:
         return KNOWN if self.line.known else verdict
@@ -115,7 +123,7 @@ class Row:
             else {"text": number.text, "value": number.value, "bound": number.bound},
             "says": self.line.says,
             "ours": None if ours is None else finite(ours.value),
-            "interval": None if ours is None or ours.interval is None else list(ours.interval),
+            "interval": None if ours is None else finite_ends(ours.interval),
             "difference": None if difference is None else finite(difference),
             "difference_unit": self.difference_unit,
             "verdict": self.verdict,
@@ -128,6 +136,10 @@ class Row:
 def finite(value: float) -> float | None:
     """JSON knows neither infinity nor nan."""
     return value if math.isfinite(value) else None
+
+
+def finite_ends(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None or not all(map(math.isfinite, interval)) else list(interval)
 
 
 @dataclass(frozen=True, slots=True)

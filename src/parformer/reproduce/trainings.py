@@ -28,7 +28,7 @@ from parformer.measure.models import PLACEMENT
 from parformer.measure.statistics import compare
 from parformer.recipe import Recipe, read_recipe
 from parformer.reproduce.study import Ours
-from parformer.reproduce.workbench import Workbench, spread
+from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text, train_model
 from parformer.train.metrics import read_metrics
@@ -250,7 +250,9 @@ def time_updates(bench: Workbench, recipes: Mapping[str, Recipe]) -> dict[str, l
         recipe = fit_vocabulary(recipe, prepared.tokenizer, lambda _: None)
         session = Session(recipe, prepared.splits["train"].tokens, workers=Workers())
         steps[name] = Updates(session)
-    timed = measure_latency(steps, rounds=bench.rounds, warmup=2, min_round_seconds=0.0)
+    timed = measure_latency(
+        steps, rounds=bench.rounds or FEWEST_ROUNDS, warmup=2, min_round_seconds=0.0
+    )
     return {name: list(timed[name].samples_seconds) for name in recipes}
 
 

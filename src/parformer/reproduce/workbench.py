@@ -13,8 +13,8 @@ from typing import Literal
 
 import torch
 
-from parformer.blocks.base import Shape
 from parformer.config import ModelConfig
+from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.measure.meter import (
     Meter,
@@ -36,8 +36,10 @@ from parformer.train.loop import Silence, Watch
 Scale = Literal["pocket", "paper"]
 
 MEASURED = "measured.jsonl"
-ROUNDS = 8
-"""How often a model is timed: the fewest rounds that can tell two apart."""
+FEWEST_ROUNDS, MOST_ROUNDS = 8, 24
+"""How often a model is timed: so often that one bad moment has no say, unless steps are long."""
+PATIENCE = 2.5e12
+"""FLOPs of all rounds together, each of which runs a model twice: about a minute of one core."""
 AUTHORS = (
     "its authors publish theirs in https://github.com/microsoft/archai, branch neurips-lts; "
     "the columns are those that 'parformer proxies --help' names"
@@ -62,7 +64,8 @@ class Workbench:
     """Whether pocket trainings may run."""
     corpus: str = ""
     """What they read; empty means the preset's text."""
-    rounds: int = ROUNDS
+    rounds: int = 0
+    """How often a model is timed; 0 means as often as its size allows."""
     sample: int = 0
     """Models of the table that are built, where they have to be; 0 means the study's own number."""
     threads: int = field(default_factory=torch.get_num_threads)
@@ -84,7 +87,7 @@ class Workbench:
         mem_len: int | None = None,
     ) -> Sides:
         """Models side by side, in the same rounds; the first is what ratios are about."""
-        step = self._step(tgt_len, mem_len)
+        step = self._step(configs, tgt_len, mem_len)
         with ExitStack() as stack:
             readings = self._meter(stack)(configs, step, self.progress)
         self.receipt = readings.receipt.line()
@@ -100,16 +103,13 @@ class Workbench:
         mem_len: int | None = None,
     ) -> dict[str, Reading]:
         """More models than memory holds at once, at the reference's usual speed."""
-        step = self._step(tgt_len, mem_len)
+        step = self._step(configs, tgt_len, mem_len)
         with ExitStack() as stack:
             series: Series = in_batches(
                 configs, step, self._meter(stack), reference=reference, progress=self.progress
             )
         self.receipt = series.receipt.line()
         return dict(zip(configs, series.readings, strict=True))
-
-    def shape(self, config: ModelConfig, tgt_len: int, mem_len: int) -> Shape:
-        return self._step(tgt_len, mem_len).shape(config)
 
     def groups(self) -> dict[str, list[Trained]]:
         """The trained models, by experiment."""
@@ -123,8 +123,15 @@ class Workbench:
         if self.progress is not None:
             self.progress(what, share)
 
-    def _step(self, tgt_len: int | None, mem_len: int | None) -> Step:
-        return Step(tgt_len=tgt_len, mem_len=mem_len, threads=self.threads, rounds=self.rounds)
+    def _step(
+        self, configs: Mapping[str, ModelConfig], tgt_len: int | None, mem_len: int | None
+    ) -> Step:
+        rounds = self.rounds
+        if not rounds:
+            prices = [cost(c, tgt_len=tgt_len, mem_len=mem_len) for c in configs.values()]
+            work = 2 * sum(price.flops_cached for price in prices)
+            rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, int(PATIENCE / work)))
+        return Step(tgt_len=tgt_len, mem_len=mem_len, threads=self.threads, rounds=rounds)
 
     def _meter(self, stack: ExitStack) -> Meter:
         if self.folder is None:

@@ -1,0 +1,221 @@
+"""Does every study say something, never take it from the paper, and agree where it must?"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from parformer import reproduce as package
+from parformer.errors import ConfigError
+from parformer.reproduce import job, published, srupp
+from parformer.reproduce import study as studies
+from parformer.reproduce.published import Line, Number, Page, read_number, read_pages
+from parformer.reproduce.study import Ours, Result, Row, expand, find_studies, in_words
+from tests.reproduce.benches import quick_bench, write_models
+
+PAGES = read_pages()
+COUNTED = ("exact count", "the preset's setting")
+AGREE = ("exactly", "within rounding")
+KNOWN = {
+    ("srupp-table-4", "parameters-8"),
+    ("srupp-table-4", "parameters-10"),
+    ("srupp-table-5", "parameters-txl"),
+}
+"""Counts that differ from what was printed, and why."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model of a paper is built."""
+    kinds = {"matrix products": 3.0, "attention": 1.0}
+    monkeypatch.setattr(srupp, "time_by_kind", lambda work, calls: kinds)
+    monkeypatch.setattr(srupp, "build", lambda config: _Idle())
+    monkeypatch.setattr(srupp, "Reader", lambda model, shape: lambda: None)
+
+
+class _Idle:
+    def eval(self) -> _Idle:
+        return self
+
+
+@cache
+def table_of_models() -> Path:
+    import tempfile
+
+    return write_models(Path(tempfile.mkdtemp()) / "models.csv")
+
+
+def run_anew(name: str) -> Result:
+    (result,) = job.reproduce([name], quick_bench(models=table_of_models(), sample=5))
+    return result
+
+
+run_one = cache(run_anew)
+
+
+def test_every_page_has_a_study_and_every_study_a_page() -> None:
+    find_studies(["all"])
+    assert set(studies.STUDIES) == set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_study_runs_or_says_what_it_needs(name: str) -> None:
+    result = run_one(name)
+    assert [row.line for row in result.rows] == list(PAGES[name].lines)
+    for row in result.rows:
+        if row.ours is None:
+            assert row.how.startswith("needs "), row.line.key
+        else:
+            assert row.how
+    works = set(PAGES[name].work) - {"train"}
+    found = [row for row in result.rows if row.ours is not None]
+    assert bool(found) == bool(works), "what is not trained must be computed"
+    assert result.summary.startswith(f"{len(result.rows)} row")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_exact_counts_agree_with_the_paper_to_the_digits_printed(name: str) -> None:
+    for row in run_one(name).rows:
+        if row.ours is not None and row.how in COUNTED and row.line.number is not None:
+            if (name, row.line.key) in KNOWN:
+                assert row.verdict == studies.KNOWN
+                assert row.line.known in row.to_dict()["note"]
+            elif row.line.number.bound:
+                assert row.verdict == "holds", row.line.key
+            else:
+                assert row.verdict in AGREE, row.line.key
+
+
+def test_no_reason_is_given_for_what_agrees() -> None:
+    labelled = {(name, line.key) for name in PAGES for line in PAGES[name].lines if line.known}
+    assert labelled == KNOWN
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_ours_does_not_change_with_what_was_published(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as texts, for nan is not equal to itself
+    before = [(row.line.key, str(row.ours)) for row in run_one(name).rows]
+    monkeypatch.setattr(studies, "read_pages", lambda: perturbed(PAGES))
+    result = run_anew(name)
+    assert [(row.line.key, str(row.ours)) for row in result.rows] == before
+    assert all(row.line.number is None or row.line.number.value > 1000 for row in result.rows)
+
+
+def perturbed(pages: Mapping[str, Page]) -> Mapping[str, Page]:
+    number = Number("7777", 7777.0, (7776.5, 7777.5))
+    return MappingProxyType(
+        {
+            name: replace(
+                page,
+                lines=tuple(
+                    line if line.number is None else replace(line, number=number)
+                    for line in page.lines
+                ),
+            )
+            for name, page in pages.items()
+        }
+    )
+
+
+def test_what_computes_ours_cannot_see_what_was_published() -> None:
+    """Studies import architectures from `published` and nothing that holds a printed figure."""
+    allowed = {"Printed", "printed_models"}
+    folder = Path(package.__file__).parent
+    files = [*folder.glob("par*.py"), *folder.glob("lts*.py"), *folder.glob("srupp*.py")]
+    files = [file for file in files if file.name != "paper_scale.py"]
+    assert len(files) == 7
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == published.__name__:
+                assert {alias.name for alias in node.names} <= allowed, file.name
+            if isinstance(node, ast.Import):
+                assert not any("published" in alias.name for alias in node.names)
+    assert "printed" not in {name for name in published.Printed.__slots__ if name != "table"}
+
+
+# Agreement
+
+
+def row_of(ours: Ours | None, unit: str = "", known: str = "", **form: object) -> Row:
+    line = Line(key="k", what="w", unit=unit, number=read_number(form), known=known)
+    return Row(line, ours, "how")
+
+
+def test_how_two_figures_agree() -> None:
+    assert row_of(Ours(6, "count"), value="6").verdict == "exactly"
+    assert row_of(Ours(191.95, "count"), value="192").verdict == "within rounding"
+    assert row_of(Ours(62.5, "count"), value="63").verdict == "within rounding"
+    assert row_of(Ours(191.4, "count"), value="192").verdict == "differs"
+    assert row_of(Ours(285, "count"), value="257", known="why").verdict == studies.KNOWN
+    assert row_of(None, value="192").verdict == ""
+
+
+def test_what_was_measured_agrees_within_its_interval() -> None:
+    assert row_of(Ours(0.66, "m", (0.64, 0.68)), value="0.65").verdict == "within the noise"
+    assert row_of(Ours(0.93, "m", (0.91, 0.95)), value="0.65").verdict == "differs"
+    assert row_of(Ours(0.93, "m", (0.43, 1.15)), value="0.65").verdict == "too noisy to tell"
+
+
+def test_one_training_is_shown_and_not_judged() -> None:
+    for form in ({"value": "3.0"}, {"below": "4"}, {"above": "2"}):
+        row = row_of(Ours(3.0, "training", single=True), unit="%", **form)
+        assert row.verdict == ""
+    row = row_of(Ours(3.5, "training", single=True), unit="%", more=["1.03", "1.00"])
+    assert row.difference == pytest.approx(0.5)
+    assert "one training each" in in_words([row])
+
+
+def test_bounds_hold_or_do_not() -> None:
+    assert row_of(Ours(0.9, "m"), above="0.8").verdict == "holds"
+    assert row_of(Ours(0.7, "m"), above="0.8").verdict == "does not hold"
+    assert row_of(Ours(5.0, "m"), below="12.8", unit="%").verdict == "holds"
+    assert row_of(Ours(0.81, "m", (0.79, 0.83)), above="0.8").verdict == "within the noise"
+    assert row_of(Ours(0.81, "m", (0.4, 0.97)), above="0.8").verdict == "too noisy to tell"
+    assert row_of(Ours(0.81, "m", (0.4, 0.97)), above="0.8").difference is None
+
+
+def test_differences_are_in_percent_or_points() -> None:
+    row = row_of(Ours(1.1, "m"), value="1.0", unit="×")
+    assert (row.difference, row.difference_unit) == (pytest.approx(10), "%")
+    row = row_of(Ours(30.0, "m"), value="25.8", unit="%")
+    assert (row.difference, row.difference_unit) == (pytest.approx(4.2), "points")
+    row = row_of(Ours(0.0, "m"), value="0")
+    assert (row.difference, row.verdict) == (0, "exactly")
+
+
+def test_what_is_no_number_becomes_null() -> None:
+    nothing = float("nan")
+    values = row_of(Ours(nothing, "m", (nothing, nothing)), value="5").to_dict()
+    assert (values["ours"], values["difference"], values["verdict"]) == (None, None, "")
+    assert values["interval"] is None
+
+
+# Names
+
+
+def test_names_stand_for_one_or_many() -> None:
+    assert expand(["par-table-1", "par-table-1"]) == ["par-table-1"]
+    assert expand(["par-first"]) == ["par-first-table-1", "par-first-figure-2"]
+    assert expand(["all"]) == list(PAGES)
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="the nearest are par-table-1"):
+        expand(["par-tabel-1"])
+
+
+def test_of_several_studies_those_without_a_table_are_left_out() -> None:
+    left, ran = job.reproduce(["lts-figure-3", "par-table-a1"], quick_bench())
+    assert "--models" in left.summary
+    assert "archai" in left.summary
+    assert ran.summary == "6 rows: 6 exactly."
+    with pytest.raises(ConfigError, match="--models"):
+        job.reproduce(["lts-figure-3"], quick_bench())

@@ -1,0 +1,274 @@
+"""Do small trainings get equal updates, stay where they were, and compare as they should?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.reproduce import job, par_search, trainings
+from parformer.reproduce.published import Training
+from parformer.reproduce.trainings import pocket, train_pocket
+from parformer.reproduce.workbench import Workbench
+from parformer.train.loop import Outcome
+from tests.reproduce.benches import quick_bench, write_models, write_text
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Workbench:
+    text = write_text(tmp_path / "text.txt")
+    return quick_bench(
+        trains=True, folder=tmp_path / "run", corpus=str(text), steps=4, threads=1, rounds=2
+    )
+
+
+def tiny(pattern: str, **changes: Any) -> Any:
+    sizes = {"model__d_model": 16, "model__d_inner": 16, "model__n_head": 2}
+    lengths = {"model__tgt_len": 16, "model__mem_len": 16, "train__batch": 4}
+    return pocket(model__pattern=pattern, **{**sizes, **lengths, **changes})
+
+
+RECIPES = {"interleaved": tiny("(sf)x2"), "none": tiny("(f)x4")}
+
+
+def test_all_models_get_as_many_updates_and_are_compared(bench: Workbench) -> None:
+    trained = train_pocket(bench, "test", RECIPES)
+    assert trained is not None
+    curves = {name: curves[0] for name, curves in trained.curves.items()}
+    assert {curve.result["steps"] for curve in curves.values()} == {4}
+    ours = trained.more_loss("none", "interleaved")
+    expected = 100 * (curves["none"].test_loss / curves["interleaved"].test_loss - 1)
+    assert ours.value == pytest.approx(expected)
+    assert ours.single
+    assert "4 updates of 4 × 16 bytes" in ours.how
+    assert ours.note == "(f)x4"
+    assert curves["none"].valid[-1][1] == pytest.approx(curves["none"].valid_loss)
+    pace = trained.pace_ratio("none", "interleaved")
+    assert pace.interval is not None
+    assert pace.interval[0] <= pace.value <= pace.interval[1]
+
+
+def test_what_was_trained_is_not_trained_again(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = train_pocket(bench, "test", RECIPES)
+    monkeypatch.setattr(trainings, "time_updates", None)
+    monkeypatch.setattr("parformer.train.loop.Session.update", None)
+    again = train_pocket(bench, "test", RECIPES)
+    assert first is not None
+    assert again is not None
+    assert again.more_loss("none", "interleaved") == first.more_loss("none", "interleaved")
+    assert again.paces == first.paces
+
+
+def test_several_seeds_give_an_interval(bench: Workbench) -> None:
+    bench.seeds = 2
+    trained = train_pocket(bench, "test", RECIPES)
+    assert trained is not None
+    ours = trained.more_loss("none", "interleaved")
+    assert not ours.single
+    assert ours.interval is not None
+    assert ours.interval[0] < ours.value < ours.interval[1]
+    assert "2 seeds" in ours.how
+
+
+def test_a_stopped_training_says_how_to_go_on(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainings, "train_model", lambda *_, **__: Outcome(3, False, {}))
+    with pytest.raises(Stopped, match=r"interleaved after step 3, everything is saved; .* --run"):
+        train_pocket(bench, "test", RECIPES)
+
+
+def test_too_little_time_is_refused_with_what_it_takes(bench: Workbench) -> None:
+    bench.steps, bench.seconds = 0, 0.001
+    with pytest.raises(ConfigError, match=r"0 updates for each of 2 .* at least --time \dm"):
+        train_pocket(bench, "test", RECIPES)
+
+
+def test_time_decides_the_updates_once(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.steps, bench.seconds = 0, 100.0
+    paces = {"interleaved": [1.0, 2.0, 1.0], "none": [0.5, 0.5, 0.5]}
+    monkeypatch.setattr(trainings, "time_updates", lambda *_: paces)
+    plan = trainings.make_plan(bench, "test", RECIPES)
+    assert plan["steps"] == int(100 * (1 - trainings.LOOKING) / 1.5)
+    assert trainings.read_plan(bench, "test", RECIPES) == plan
+    assert trainings.read_plan(bench, "test", {"none": RECIPES["none"]}) is None
+
+
+def test_without_leave_nothing_is_trained(bench: Workbench) -> None:
+    bench.trains = False
+    assert train_pocket(bench, "test", RECIPES) is None
+    bench.trains, bench.scale = True, "paper"
+    assert train_pocket(bench, "test", RECIPES) is None
+    assert bench.folder is not None
+    assert not bench.folder.exists()
+
+
+# Whole studies
+
+
+def test_a_table_is_trained_in_small(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+    (result,) = job.reproduce(["par-table-a3"], bench)
+    rows = {row.line.key: row for row in result.rows}
+    for key in ("short-par", "long-par", "short-sandwich", "long-sandwich", "longer"):
+        ours = rows[key].ours
+        assert ours is not None
+        assert ours.single
+        assert rows[key].verdict == ""
+    assert "1 updates" in rows["short-par"].how
+    assert rows["ppl-40k-par"].how.startswith("needs ")
+
+
+def test_a_search_is_told_in_thirds(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.steps = 12
+    small = {
+        "model.d_model": 16,
+        "model.d_inner": 16,
+        "model.n_head": 2,
+        "model.tgt_len": 16,
+        "model.mem_len": 16,
+        "train.batch": 4,
+        "search.layers": 4,
+        "search.cycle": 3,
+    }
+    plain = par_search.pocket
+    monkeypatch.setattr(par_search, "pocket", lambda *a, **k: plain(*a, **k).replaced(small))
+    results = job.reproduce(["par-figure-2", "par-figure-3", "par-first-figure-2"], bench)
+    rows = {row.line.key: row for result in results[1:] for row in result.rows}
+    thirds = [rows[key].ours for key in ("first", "second", "last")]
+    assert all(one is not None and 0 <= one.value <= 2 for one in thirds)
+    assert "2 seeds" in rows["first"].how
+    former, latter = rows["former"].ours, rows["latter"].ours
+    assert former is not None
+    assert latter is not None
+    assert 0 < former.value < 1
+    assert 0 < latter.value < 1
+    best = next(row for row in results[0].rows if row.line.key == "best-loss")
+    assert best.ours is not None
+    assert "attention blocks of" in best.ours.note
+
+
+def test_thirds_of_a_stack() -> None:
+    assert par_search.thirds(list("ssfsfffsf")) == [2, 1, 1]
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pocket models become toys."""
+    from parformer.reproduce import par
+
+    sizes = {"model.d_model": 16, "model.d_inner": 16, "model.n_head": 2, "train.batch": 4}
+    lengths = {"model.tgt_len": 16, "model.mem_len": 16}
+    plain = par.pocket
+    monkeypatch.setattr(
+        par, "pocket", lambda *a, **k: plain(*a, **k).replaced({**sizes, **lengths})
+    )
+
+
+# The paper's scale
+
+
+def finished_run(path: Path, training: Training, result: dict[str, Any], **changes: Any) -> None:
+    import tomli_w
+
+    from parformer.reproduce.paper_scale import recipe_of
+
+    path.mkdir(parents=True)
+    recipe = recipe_of(training).replaced(changes)
+    (path / "config.toml").write_text(tomli_w.dumps(recipe.to_dict()))
+    (path / "result.json").write_text(json.dumps(result))
+
+
+BASE = Training(preset="par-base")
+
+
+def test_the_papers_scale_prints_the_command(tmp_path: Path) -> None:
+    (result,) = job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+    rows = {row.line.key: row for row in result.rows}
+    command = rows["ppl-par"].command
+    assert command.startswith("torchrun --nproc-per-node 8 -m -- parformer train par-base --run ")
+    assert command in rows["ppl-par"].how
+    assert rows["ppl-par"].ours is None
+    assert rows["latency-par"].ours is not None
+    assert "loss-par" not in rows
+
+
+def test_the_commands_can_be_parsed() -> None:
+    import shlex
+
+    from parformer.cli import make_parser
+    from parformer.reproduce.paper_scale import command_of, machine_words, recipe_of
+    from parformer.reproduce.published import read_pages
+
+    seen: dict[str, Training] = {}
+    for page in read_pages().values():
+        for line in page.lines:
+            if line.training is None:
+                continue
+            words = shlex.split(command_of(line.training, None))
+            make_parser().parse_args(words[words.index("parformer") + 1 :])
+            recipe_of(line.training)
+            assert "GPU" in machine_words(line.training)
+            known = seen.setdefault(line.training.folder, line.training)
+            assert recipe_of(known) == recipe_of(line.training), "one folder, two trainings"
+
+
+def test_a_finished_run_fills_ours(tmp_path: Path) -> None:
+    finished_run(tmp_path / "par-base", BASE, {"steps": 40000, "test": {"perplexity": 23.1}})
+    (result,) = job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+    row = next(row for row in result.rows if row.line.key == "ppl-par")
+    assert row.ours is not None
+    assert (row.ours.value, row.ours.note) == (23.1, "")
+    assert row.how == "run par-base: 40,000 updates, wikitext-103"
+    assert row.verdict == ""
+
+
+def test_a_run_that_was_cut_short_says_so(tmp_path: Path) -> None:
+    short = {"train.steps": 500}
+    result = {"steps": 500, "test": {"perplexity": 90.0}}
+    finished_run(tmp_path / "par-base", BASE, result, **short)
+    (found,) = job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+    row = next(row for row in found.rows if row.line.key == "ppl-par")
+    assert row.ours is not None
+    assert row.ours.note == "the paper's training has 40,000 updates"
+
+
+def test_another_training_is_refused(tmp_path: Path) -> None:
+    changes = {"model.pattern": "(sf)x16"}
+    result = {"steps": 40000, "test": {"perplexity": 22.0}}
+    finished_run(tmp_path / "par-base", BASE, result, **changes)
+    with pytest.raises(FolderError, match="has pattern '\\(sf\\)x16' where the paper has"):
+        job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+
+
+def test_a_run_without_the_score_is_refused(tmp_path: Path) -> None:
+    finished_run(tmp_path / "par-base", BASE, {"steps": 40000, "valid": {}})
+    with pytest.raises(FolderError, match=r"no test\.perplexity in its result"):
+        job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+
+
+# Measurements and tables
+
+
+def test_measurements_are_kept_in_the_run(tmp_path: Path) -> None:
+    calls: list[int] = []
+    bench = quick_bench(folder=tmp_path)
+    plain = bench.meter
+
+    def counting(configs: Any, step: Any, progress: Any = None) -> Any:
+        calls.append(len(configs))
+        return plain(configs, step, progress)
+
+    bench.meter = counting
+    job.reproduce(["par-table-a2", "par-table-1"], bench)
+    assert calls == [3], "the second table asks for what was measured for the first"
+
+
+def test_a_table_without_the_backbone_is_refused(tmp_path: Path) -> None:
+    table = write_models(tmp_path / "models.csv", experiments=("GPT2",))
+    with pytest.raises(ConfigError, match="has no transformer-xl models"):
+        job.reproduce(["lts-table-1"], quick_bench(models=table))
