@@ -141,7 +141,7 @@ def has_kernel(device: str) -> bool:
 def warn_of_steps(device: str, reason: str) -> None:
     cost = ""
     if device == "cpu":
-        cost = f" ({measure_steps():.0f} times the time that its arithmetic takes all at once)"
+        cost = f", about {measure_steps():.0f} times slower here than compiled"
     log.warning("on %s the recurrence runs step by step%s: %s", device, cost, reason)
 
 
