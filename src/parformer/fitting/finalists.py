@@ -27,6 +27,8 @@ from parformer.search.objectives import Clock, Figures, countable
 from parformer.search.study import open_study
 
 POPULATION, ITERATIONS = 60, 12
+SMALL = 20_000
+"""Architectures of a space that is sampled at random."""
 DEPTHS = (1, 0.75, 0.5)
 """Blocks of a placement by rule, in multiples of the baseline's."""
 INNER = (1, 2, 3, 4, 6)
@@ -149,8 +151,11 @@ def search_sizes(
     file: Path,
 ) -> Ended:
     """The Pareto search over one placement's sizes; what is stored already is not done again."""
-    plan = Plan.sized(POPULATION, ITERATIONS, seed=seed)
-    wanted = Wanted(space=space, plan=plan, step=step)
+    # in a small space what is new soon becomes rare, and children of a small front rarer still
+    population = max(5, min(POPULATION, space.size // 16))
+    plan = Plan.sized(population, ITERATIONS, seed=seed)
+    sampler = "lts" if space.size > SMALL else "random"
+    wanted = Wanted(space=space, plan=plan, step=step, sampler=sampler)
     settings = wanted.to_settings() | {"limits_here": dict(limits)}
     with open_study(f"notebook:{file}", space.name, settings, slots=plan.slots) as study:
         pricing = work_off(study, wanted, {}, clock, Silence(), lambda: False)
