@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/parformer measure transformer-xl-base par-base
+	@$(BIN)/parformer fit python-source --time 6m --limit latency=0.8x --run runs/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CPUS)

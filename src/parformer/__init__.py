@@ -18,6 +18,7 @@ from parformer.pattern import Pattern, interleaved, par, sandwich
 if TYPE_CHECKING:
     from parformer import convert as convert
     from parformer.costs import cost as cost
+    from parformer.fitting.notebook import fit as fit
     from parformer.model import build as build
     from parformer.model import load as load
 
@@ -29,6 +30,7 @@ __all__ = [
     "build",
     "convert",
     "cost",
+    "fit",
     "interleaved",
     "load",
     "par",
@@ -38,7 +40,12 @@ __all__ = [
 ]
 
 # Names that bring torch with them, which takes seconds: they load when first used.
-LATE = {"build": "parformer.model", "cost": "parformer.costs", "load": "parformer.model"}
+LATE = {
+    "build": "parformer.model",
+    "cost": "parformer.costs",
+    "fit": "parformer.fitting.notebook",
+    "load": "parformer.model",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -94,6 +94,32 @@ def test_the_same_call_tells_the_same_again(whole: Path, text: Path) -> None:
     assert meter.asked == []
 
 
+def test_the_command_line_tells_it_too(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read(whole)
+    assert main(["fit", "--run", str(whole)]) == 0
+    out = capsys.readouterr().out
+    assert found["verdict"]["headline"] in " ".join(out.split())
+    assert str(whole / "report.html") in out.replace("\n", "")
+    assert found["samples"][-1]["prompt"] in out
+    assert main(["fit", "--run", str(whole), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["chosen"] == found["chosen"]
+    assert told["run"] == str(whole)
+
+
+def test_a_notebook_has_the_same(whole: Path, text: Path) -> None:
+    asked = small_ask(text)
+    fitted = pf.fit(
+        text, run=whole, limits=asked.limits, steps=asked.steps, choices="sfi", quiet=True
+    )
+    found = read(whole)
+    assert fitted.found == found
+    assert fitted.verdict.startswith(found["verdict"]["headline"])
+    assert str(fitted.model.config.pattern) == fitted.pattern
+    assert fitted.report.is_file()
+    assert fitted.generate("pay", tokens=4).startswith("pay")
+
+
 def test_another_question_in_the_same_folder_is_refused(whole: Path, text: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.is_file()}
     with pytest.raises(ConfigError, match="seed"):

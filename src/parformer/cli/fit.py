@@ -121,7 +121,7 @@ def read_ask(arguments: argparse.Namespace) -> Ask | None:
     if arguments.steps is not None:
         if arguments.steps < 1:
             raise ConfigError(f"--steps must be 1 or more, got {arguments.steps}")
-        given |= {"steps": arguments.steps, "time": 0.0}
+        given["steps"] = arguments.steps
     given = {name: value for name, value in given.items() if value is not None}
     if arguments.limits:
         given["limits"] = tuple(arguments.limits)

@@ -71,6 +71,8 @@ class Ask:
 
     def __post_init__(self) -> None:
         fit_fields(self)
+        if self.steps:
+            object.__setattr__(self, "time", 0.0)
         if self.family not in FAMILIES:
             raise ConfigError(f"cannot fit family {self.family!r}; known: {', '.join(FAMILIES)}")
         if not self.corpus:
