@@ -6,6 +6,7 @@ of torch, so it is given a name first.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ def labelled() -> Iterator[None]:
 def time_by_kind(work: Callable[[], object], calls: int) -> dict[str, float]:
     """Seconds of one call, by kind of operation."""
     work()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell of every start and stop
     with labelled(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
         for _ in range(calls):
             work()

@@ -41,14 +41,16 @@ FAR = 60.0
 """Percent beyond which a point of the picture stands at its edge."""
 
 
-def number(value: float, *, signed: bool = False) -> str:
-    """Four digits, whole numbers whole.
+def number(value: float, *, unit: str = "", signed: bool = False) -> str:
+    """Three to five digits, whole numbers whole, percent with one after the point.
 
     >>> number(267735), number(191.950298), number(0.0003), number(-1.25, signed=True)
     ('267,735', '191.95', '0.0003', '-1.2')
     """
     if signed:
         return f"{value:+.1f}"
+    if unit == "%":
+        return f"{value:.1f}"
     if value == int(value):
         return f"{value:,.0f}"
     if abs(value) >= 1000:
@@ -73,9 +75,9 @@ def ours_words(row: Row) -> str:
     if row["ours"] is None:
         return NOTHING
     signed = is_signed(row)
-    words = number(row["ours"], signed=signed)
+    words = number(row["ours"], unit=row["unit"], signed=signed)
     if row["interval"] is not None:
-        low, high = (number(end, signed=signed) for end in row["interval"])
+        low, high = (number(end, unit=row["unit"], signed=signed) for end in row["interval"])
         words += f" ({low} to {high})" if signed else f" ({low}–{high})"
     return with_unit(words, row["unit"])
 
@@ -211,7 +213,7 @@ def reproduced_page(studies: Sequence[Study], made: Made) -> str:
 def opening(studies: Sequence[Study], rows: Sequence[Row]) -> list[str]:
     if len(studies) == 1:
         return [f"{studies[0]['paper']}. {studies[0]['summary']}"]
-    judged = [row for row in rows if row["verdict"]]
+    judged = [row for row in rows if row["verdict"] not in ("", "too noisy to tell")]
     fine = sum(row["verdict"] not in ("differs", "does not hold") for row in judged)
     return [
         f"{len(studies)} tables and figures, {len(rows)} rows: {len(judged)} can be judged here, "
@@ -281,6 +283,11 @@ STYLE = """\
 .sides td:nth-child(2) { white-space: normal; min-width: 8em; }
 .sides td:nth-child(5), .sides td:nth-child(6) { text-align: left; }
 .sides td:nth-child(5) { white-space: normal; min-width: 6.5em; }
+@media (max-width: 600px) {
+  .sides th[scope=row] { min-width: 7.5em; hyphens: auto; }
+  .sides td:nth-child(2) { min-width: 5em; }
+  .sides td:nth-child(3) { min-width: 5em; white-space: normal; }
+}
 .ways { margin-top: 10px; font-size: .92em; }
 .ways th { min-width: 2em !important; width: 2em; }
 """

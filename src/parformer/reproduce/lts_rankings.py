@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
+
 from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.reproduce.study import Found, Ours, study
@@ -15,6 +17,7 @@ from parformer.search.rankings import (
     Ranking,
     bootstrap_interval,
     common_ratio,
+    front_distance,
     rank_proxy,
     spearman,
 )
@@ -27,6 +30,8 @@ MEASURED = 24
 """Models whose latency is measured."""
 TEXTS, LENGTH = 2, 32
 """What a low-cost proxy looks at."""
+DRAWS = 500
+"""Resamples of the bootstrap that says how sure a distance is."""
 DRAWN = 12
 """Models that are trained to the end to see how early their order shows."""
 
@@ -126,10 +131,15 @@ def figure_11(bench: Workbench) -> Found:
     middle = sorted(configs.values(), key=lambda config: cost(config).decoder_parameters)
     read = bench.measure_many(configs, reference=middle[len(middle) // 2], tgt_len=192, mem_len=0)
     latency = [read[model.name].median for model in some]
-    ranks = rank_proxy(numbers(some, TRUTH), numbers(some, DECODER), latency=latency)
-    assert ranks.distance is not None
-    how = f"{len(some)} of the table's models, latency measured here"
-    return {"distance": Ours(100 * ranks.distance, how), "src": correlation(models)}
+    columns = np.array([numbers(some, TRUTH), latency, numbers(some, DECODER)])
+    rng, count = np.random.default_rng(0), len(some)
+    drawn = [
+        100 * front_distance(*columns[:, rng.integers(count, size=count)]) for _ in range(DRAWS)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    how = f"{count} of the table's models, latency measured here"
+    distance = Ours(100 * front_distance(*columns), how, (float(low), float(high)))
+    return {"distance": distance, "src": correlation(models)}
 
 
 @study("lts-figure-4")

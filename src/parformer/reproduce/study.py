@@ -187,7 +187,7 @@ class Result:
 def in_words(rows: Sequence[Row]) -> str:
     """How published and ours agree, in a sentence."""
     counts = Counter(row.verdict for row in rows)
-    told = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    told = [counted(counts[verdict], verdict) for verdict in VERDICTS if counts[verdict]]
     single = sum(row.ours is not None and row.ours.single and not row.verdict for row in rows)
     alone = sum(row.ours is not None and not row.verdict for row in rows) - single
     if single:
@@ -198,6 +198,18 @@ def in_words(rows: Sequence[Row]) -> str:
         told.append(f"{missing} without ours")
     count = f"{len(rows)} row{'s' * (len(rows) != 1)}"
     return f"{count}: {'; '.join(told)}."
+
+
+def counted(count: int, verdict: str) -> str:
+    """So many of a verdict.
+
+    >>> counted(1, "differs"), counted(2, "differs"), counted(2, "does not hold")
+    ('1 differs', '2 differ', '2 do not hold')
+    """
+    if count > 1:
+        for one, many in (("differs", "differ"), ("holds", "hold"), ("does not", "do not")):
+            verdict = verdict.replace(one, many)
+    return f"{count} {verdict}"
 
 
 STUDIES: dict[str, Compute] = {}

@@ -152,7 +152,11 @@ class Sides:
         a, b = self.readings[name].samples, self.readings[baseline].samples
         found = compare(a, b, smallest=PLACEMENT)
         ends = sorted((of(found.low), of(found.high)))
-        tie = "a tie: the difference is inside the noise" if found.verdict == "tie" else ""
+        tie = (
+            "a tie with the baseline: the difference is inside the noise"
+            if found.verdict == "tie"
+            else ""
+        )
         return Ours(of(found.ratio), self.how, (ends[0], ends[1]), tie)
 
     def milliseconds(self, name: str) -> Ours:
