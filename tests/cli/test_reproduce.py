@@ -119,3 +119,18 @@ def test_bad_input_gets_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert "cannot make" in complaint(capsys, "par-table-a1", "--run", str(blocked / "run"))
+
+
+def test_the_bar_says_what_is_going_on_through_trainings() -> None:
+    from parformer.cli.reproduce import StudyScreen
+
+    screen = StudyScreen(quiet=True)
+    screen.preparing("timing updates", 0.5)
+    screen.preparing("training par", 0.0)
+    screen.start(0, 200)
+    (task,) = screen.bar.tasks
+    assert (task.description, task.total) == ("training par", 200)
+    screen.step(7, 2.0, 1000.0)
+    screen.preparing("measuring", 0.25)
+    (task,) = screen.bar.tasks
+    assert (task.description, task.total, task.completed) == ("measuring", 1.0, 0.25)

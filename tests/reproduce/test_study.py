@@ -13,7 +13,7 @@ import pytest
 
 from parformer import reproduce as package
 from parformer.errors import ConfigError
-from parformer.reproduce import job, published, srupp
+from parformer.reproduce import job, par, published, srupp
 from parformer.reproduce import study as studies
 from parformer.reproduce.published import Line, Number, Page, read_number, read_pages
 from parformer.reproduce.study import Ours, Result, Row, expand, find_studies, in_words
@@ -37,6 +37,7 @@ def nothing_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(srupp, "time_by_kind", lambda work, calls: kinds)
     monkeypatch.setattr(srupp, "build", lambda config: _Idle())
     monkeypatch.setattr(srupp, "Reader", lambda model, shape: lambda: None)
+    monkeypatch.setattr(par, "search_pace", lambda bench: Ours(1.5, "measured here"))
 
 
 class _Idle:
