@@ -540,6 +540,20 @@ def test_a_dropped_model_is_not_compared_with_trained_ones() -> None:
     assert "better" not in shown(fit_table(found))
 
 
+def test_a_relative_limit_follows_the_baseline_of_the_same_measurement() -> None:
+    slow = sample()["models"][0]["latency"] | {"seconds": 0.0078}
+    found = sample(models=change("baseline", latency=slow))
+    part = answer(found)
+    assert part is not None
+    assert not isinstance(part.content, str)
+    assert part.content["layout"]["shapes"][1]["x0"] == pytest.approx(6.24)
+    assert "takes less than 6.24 ms" in part.see
+    assert cells_of(limits(found))["at most"] == ["6.24 ms"]
+    assert cells_of(limits(found))["Interleaved Transformer"] == ["7.8 ms ✗ +25%"]
+    fixed = found | {"asked": found["asked"] | {"limits": ["latency=3.12ms"]}}
+    assert "takes less than 3.12 ms" in words_of(answer(fixed))
+
+
 def test_no_latency_limit_no_line() -> None:
     part = answer(sample(limits={"memory": 6e6}))
     assert part is not None
@@ -599,6 +613,11 @@ def test_curves_end_where_training_ended() -> None:
     assert "first updates lie above the frame" in part.see
     low, high = part.content["layout"]["yaxis"]["range"]
     assert all(low < t["y"][-1] < high for t in last)
+    early = {"curve": [[10, 5.0], [50, 4.0]], "valid_curve": [[50, 4.1]]}
+    soon = curves(sample(models=change("recurrent", **early)))
+    assert soon is not None
+    assert not isinstance(soon.content, str)
+    assert soon.content["layout"]["yaxis"]["range"][1] > 4.1 / math.log(2)
     bare = [m | {"valid_curve": []} for m in sample()["models"]]
     assert words_of(curves(sample(models=bare))).startswith("Lines are the loss on the text")
     assert curves(CASES["nothing trained"]) is None
@@ -669,8 +688,11 @@ def test_who_keeps_which_limit_is_told() -> None:
         "(latency) and Recurrence only (latency) do not."
     )
     kept = sample(models=[m | {"broken": None, "eligible": True} for m in sample()["models"]])
-    assert words_of(limits(kept)).endswith("Every model keeps to all limits.")
+    assert words_of(limits(kept)).startswith(
+        "Asked for: latency=0.8x. Every model keeps to all limits."
+    )
     assert cells_of(limits(kept))["Interleaved Transformer"] == ["3.9 ms +25.0%"]
+    assert "without ✗ is so by less" in words_of(limits(kept))
     lost = sample(models=[m | {"broken": {"latency": 1.0}} for m in sample()["models"]])
     assert words_of(limits(lost)).endswith("No model keeps to all limits.")
     assert limits(sample(limits={})) is None
@@ -718,7 +740,7 @@ def test_the_plan_is_printed_before_the_work() -> None:
         line.split()[-3:] == ["device", "30", "s"] or "30 s  shrunk" in line for line in lines
     )
     assert [line.split() for line in lines][-1] == ["all", "in", "all", "5", "min", "56", "s"]
-    assert "left out" in text
+    assert "left out" in shown(plan_table([_phase("x", "more seeds", 0.0, None, "too short")]))
     assert "[bold]" in shown(plan_table([_phase("x", "[bold]", 1.0, None)]))
 
 
@@ -733,6 +755,9 @@ def test_what_was_used_is_called_an_estimate() -> None:
         "0.4 kg CO₂ per kWh; 0.3 EUR per kWh."
     )
     assert energy(sample(energy=None)) is None
+    whole = sample()["energy"] | {"source": "estimate: 15 W a core, 0.4 kg CO₂ and 0.3 EUR per kWh"}
+    assert words_of(energy(sample(energy=whole))).startswith("Estimates, not measurements: 15 W a")
+    assert words_of(energy(sample(energy=whole))).count("kWh") == 1
 
 
 def test_receipts_and_commands() -> None:

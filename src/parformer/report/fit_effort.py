@@ -57,13 +57,15 @@ def energy(found: Found) -> Part | None:
     if money is not None:
         rows.append(("price, estimated", f"{money:.2g} {currency}".strip()))
     see = "Estimates, not measurements"
-    see += f": {source}" if (source := str(spent.get("source") or "")) else ""
+    source = str(spent.get("source") or "").removeprefix("estimate: ")
+    see += f": {source}" if source else ""
     seconds = finite(spent.get("seconds"))
     if watts is not None and seconds is not None:
         see += f"; {watts:g} W for {long_time(seconds)}"
     grid, price = finite(spent.get("grid")), finite(spent.get("price"))
-    see += f"; {grid:g} kg CO₂ per kWh" if grid is not None else ""
-    see += f"; {price:g} {currency} per kWh" if price is not None else ""
+    named = "kWh" in source
+    see += f"; {grid:g} kg CO₂ per kWh" if grid is not None and not named else ""
+    see += f"; {price:g} {currency} per kWh" if price is not None and not named else ""
     return Part(table([], rows), f"{see}.")
 
 

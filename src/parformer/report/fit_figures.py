@@ -22,7 +22,7 @@ from parformer.report.fit_rows import (
     figure_words,
     interval_told,
     labels_of,
-    limits_of,
+    limits_here,
     loss_of,
     margin_of,
     models_of,
@@ -60,7 +60,7 @@ def answer(found: Found) -> Part | None:
     if not shown:
         return None
     models = [model for model, _, _ in shown]
-    limit, margin = limits_of(found).get("latency"), 100 * margin_of(found)
+    limit, margin = limits_here(found).get("latency"), 100 * margin_of(found)
     unit, size = unit_of("latency", [x for _, x, _ in shown])
     wide = [end for model, x, _ in shown for end in (ends_of(model.get("latency")) or (x,))]
     wide += [] if limit is None else [limit]
@@ -139,7 +139,7 @@ def _point(found: Found, model: Model, x: float, y: float, *, size: float, middl
 
 
 def _answer_words(found: Found, shown: Sequence[Model]) -> str:
-    labels, limit, chosen = labels_of(found), limits_of(found).get("latency"), chosen_of(found)
+    labels, limit, chosen = labels_of(found), limits_here(found).get("latency"), chosen_of(found)
     see = ["Every point is a trained model: further left is quicker, further down is better."]
     band = f"In the grey band the loss is within {percent(margin_of(found))} of the baseline’s"
     if limit is not None:

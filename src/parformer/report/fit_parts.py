@@ -24,6 +24,7 @@ from parformer.report.fit_rows import (
     figure_words,
     find,
     labels_of,
+    limits_here,
     limits_of,
     loss_of,
     models_of,
@@ -151,12 +152,12 @@ def _full(model: Model) -> str:
 
 def limits(found: Found) -> Part | None:
     """What was allowed, and what every model takes of it."""
-    given, labels, models = limits_of(found), labels_of(found), models_of(found)
+    given, labels, models = limits_here(found), labels_of(found), models_of(found)
     if not given or not models:
         return None
     rows = [["at most", *(in_words(metric, most) for metric, most in given.items())]]
     for model in models:
-        cells = [_kept(model, metric, most) for metric, most in given.items()]
+        cells = [_kept(found, model, metric, most) for metric, most in given.items()]
         rows.append([_marked(found, model), *cells])
     bad = {labels[name_of(m)]: broken_by(m) for m in models if broken_by(m)}
     told = [f"{name} ({listed([NAMES[m] for m in metrics])})" for name, metrics in bad.items()]
@@ -170,17 +171,19 @@ def limits(found: Found) -> Part | None:
         breaks = "does" if len(bad) == 1 else "do"
         see += f"{len(models) - len(bad)} of {len(models)} models keep to all limits; "
         see += f"{listed(told)} {breaks} not."
+    if any(cell.endswith("%") and "✗" not in cell for row in rows for cell in row):
+        see += " What is over a limit without ✗ is so by less than can be told."
     drawn = table(["", *(NAMES[metric] for metric in given)], rows)
     return Part(Html(f'<div class="narrow">{drawn}</div>'), see)
 
 
-def _kept(model: Model, metric: str, most: float) -> str:
+def _kept(found: Found, model: Model, metric: str, most: float) -> str:
     broken = finite((model.get("broken") or {}).get(metric))
-    value = figure_of(model, metric) if broken is None else broken
+    value = broken if figure_of(model, metric) is None else figure_of(model, metric)
     if value is None:
         return "–"
-    if metric in broken_by(model):
-        return f"{in_words(metric, value)} ✗ {signed(value / most - 1, 0)}"
+    if broken is not None:
+        return f"{in_words(metric, value)} ✗ {signed(broken / limits_of(found)[metric] - 1, 0)}"
     return f"{in_words(metric, value)} {'✓' if value <= most else signed(value / most - 1)}"
 
 

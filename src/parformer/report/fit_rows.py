@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+from parformer.errors import ConfigError
 from parformer.report.page import ACCENT, listed
 from parformer.report.pareto_figures import GREY
 from parformer.report.pareto_rows import NAMES, counted, finite, span
 from parformer.report.search_figures import SHADES
-from parformer.search.limits import METRICS, in_words
+from parformer.search.limits import METRICS, in_words, read_limits
 
 Found = Mapping[str, Any]
 """What `fit.json` holds."""
@@ -213,6 +214,24 @@ def percent(share: float) -> str:
 def limits_of(found: Found) -> dict[str, float]:
     given = found.get("limits") or {}
     return {m: most for m in METRICS if (most := finite(given.get(m))) is not None}
+
+
+def limits_here(found: Found) -> dict[str, float]:
+    """The limits as the last measurement has to be read.
+
+    A multiple of the baseline's latency follows the baseline: a device is not equally quick all
+    day, and all models were measured in the same rounds.
+    """
+    given, base = limits_of(found), baseline_of(found)
+    took = None if base is None else figure_of(base, "latency")
+    try:
+        asked = read_limits((found.get("asked") or {}).get("limits") or ())
+    except ConfigError:  # words that no run was asked with cannot say more than the figures do
+        return given
+    for limit in asked:
+        if limit.metric == "latency" and limit.relative and "latency" in given and took:
+            given["latency"] = limit.most * took
+    return given
 
 
 def limits_words(found: Found) -> str:
