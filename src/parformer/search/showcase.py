@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parformer import __version__
 from parformer.config import ModelConfig
@@ -33,7 +34,7 @@ from parformer.search.remembered import Remembered
 
 FORMAT = "parformer-pareto-1"
 MEASURED = "measured.jsonl"
-SHOWN = 24
+SHOWN = 20
 """Architectures of the front that are measured and shown."""
 ROUNDS = 8
 """How often each of them is timed: the fewest that can tell two apart."""
@@ -121,9 +122,21 @@ def choose(ended: Ended, best: Sequence[int], baseline: Sequence[Row], most: int
                 matches.append(min(equal, key=lambda i: ended.figures[i][metric]))
     first = [best.index(i) for i in dict.fromkeys(matches)]
     values = np.array([ended.scored[i].values for i in best])
-    places = thin(values, most, first=first[: most // 2])
+    places = thin(in_ratios(values), most, first=first[: most // 2])
     order = "latency" if "latency" in ended.figures[best[0]] else "quality"
     return sorted((best[place] for place in places), key=lambda i: ended.figures[i][order])
+
+
+def in_ratios(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same order on a scale on which twice as much is equally far everywhere.
+
+    >>> in_ratios(np.array([[1.0, -8.0], [2.0, -4.0], [4.0, -2.0]])).round(2).tolist()
+    [[0.0, -2.08], [0.69, -1.39], [1.39, -0.69]]
+    """
+    signs = np.sign(values)
+    one_sign = (signs == signs[:1]).all(axis=0) & (signs != 0).all(axis=0)
+    size = np.where(one_sign, np.abs(values), 1.0)
+    return np.where(one_sign, signs * np.log(size), values)
 
 
 def front_row(ended: Ended, number: int) -> Row:
