@@ -121,10 +121,18 @@ def test_worse_and_faster_within_a_limit_that_the_baseline_breaks() -> None:
     base = row("baseline", broken={"latency": 0.005})
     found = judge(base, chosen, {"latency": 0.004})
     assert found["headline"] == (
-        "2.1% worse than the interleaved Transformer; 30% faster and 40% less peak memory."
+        "2.1% worse than the interleaved Transformer; 30% faster, 40% less peak memory."
     )
-    assert "It keeps latency 4 ms" in found["sentences"][0]
+    assert "It keeps to latency 4 ms" in found["sentences"][0]
     assert "has 5 ms of latency" in found["sentences"][0]
+
+
+def test_a_multiple_is_told_as_one() -> None:
+    faster = {"ratio": 0.7, "verdict": "faster"}
+    chosen = row("par", latency=faster, against=against(0.021, "worse"))
+    base = row("baseline", broken={"latency": 0.005})
+    found = judge(base, chosen, {"latency": 0.004}, {"latency": 0.8})
+    assert found["sentences"][0] == "It keeps to 0.8× the baseline's latency."
 
 
 def test_no_gain_is_called_so() -> None:

@@ -92,6 +92,7 @@ def contest_steps(desk: Desk) -> dict[str, int]:
 
 def contest(desk: Desk) -> Result:
     """All finalists a third of the way, then those that are not far behind to the end."""
+    desk.trainings.tidy("rate-*")
     steps = desk.notes.once("contest.steps", lambda: contest_steps(desk))["steps"]
     rates = desk.result("rates")["models"]
     third = max(1, steps // LOOKS) * (LOOKS // 3)

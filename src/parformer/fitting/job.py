@@ -64,6 +64,7 @@ def fit_text(
         except (KeyboardInterrupt, Stopped):
             raise stopped(desk, command) from None
         write(path, found)
+        desk.trainings.tidy("*")
     return found
 
 

@@ -46,6 +46,7 @@ def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
         receipt = measure_rows(desk, rows)
         hand_over(desk, final)
     limits = desk.limits if notes.has("size") else {}
+    multiples = {bound.metric: bound.most for bound in ask.bounds if bound.relative}
     chosen = next((row for row in rows if final and row["name"] == final["name"]), None)
     return {
         "format": FORMAT,
@@ -65,7 +66,7 @@ def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
         "baseline": BASELINE,
         "chosen": None if chosen is None else chosen["name"],
         "final": about_final(desk, final, chosen) if final and chosen else None,
-        "verdict": judge(rows[0] if rows else {}, chosen, limits),
+        "verdict": judge(rows[0] if rows else {}, chosen, limits, multiples),
         "samples": samples_of(desk, final) if final else [],
         "search": searched(desk),
         "pareto": about_sizes(desk) if desk.sized else None,

@@ -7,6 +7,7 @@ that a small sweep gives it. A training is a run folder of its own: what was sto
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,15 @@ from parformer.fitting.verdict import segment_means
 from parformer.model import load
 from parformer.recipe import Recipe
 from parformer.train.loop import Outcome, Watch, sample, train
-from parformer.train.run import METRICS, MODEL, is_run, make_folder, read_run, start_run
+from parformer.train.run import (
+    CHECKPOINTS,
+    METRICS,
+    MODEL,
+    is_run,
+    make_folder,
+    read_run,
+    start_run,
+)
 
 SEGMENT = 512
 """Tokens of a stretch of validation text whose mean loss counts as one observation."""
@@ -62,6 +71,11 @@ class Trainings:
         if outcome.interrupted:
             raise Stopped("stopped, everything is saved")
         return path, outcome
+
+    def tidy(self, pattern: str) -> None:
+        """What nobody goes on from needs no checkpoints: curves, results and models stay."""
+        for place in self.root.glob(f"{pattern}/{CHECKPOINTS}"):
+            shutil.rmtree(place, ignore_errors=True)
 
     @staticmethod
     def schedule(steps: int, rate: float, seed: int) -> dict[str, object]:

@@ -101,9 +101,16 @@ def choose(losses: Mapping[str, float], latencies: Mapping[str, float], close: f
 
 
 def judge(
-    baseline: Mapping[str, Any], chosen: Mapping[str, Any] | None, limits: Mapping[str, float]
+    baseline: Mapping[str, Any],
+    chosen: Mapping[str, Any] | None,
+    limits: Mapping[str, float],
+    multiples: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The verdict in words, from the two rows of the report."""
+    """The verdict in words, from the two rows of the report.
+
+    `multiples` are the limits that were given as such, of the baseline's own figures.
+    """
+    multiples = multiples or {}
     if chosen is None or chosen.get("valid") is None:
         return {
             "kind": "stopped",
@@ -111,15 +118,13 @@ def judge(
             "sentences": ["The same command goes on where it stopped."],
         }
     if chosen["name"] == baseline["name"]:
-        return _kept(limits)
+        return _kept(limits, multiples)
     quality, against = _quality_words(chosen)
     faster = _speed_words(chosen)
     smaller = _memory_words(baseline, chosen)
     gain = chosen["latency"] is not None and chosen["latency"]["verdict"] == "faster"
     gain = gain or smaller != "" or against == "better"
-    fits = " ".join(_fit_sentences(baseline, chosen, limits))
-    sentences = [fits] if fits else []
-    sentences.append(_interval_sentence(chosen))
+    sentences = [*_fit_sentences(baseline, chosen, limits, multiples), _interval_sentence(chosen)]
     if not gain and against != "better":
         return {
             "kind": "no gain",
@@ -131,12 +136,12 @@ def judge(
             ],
         }
     words = [quality, faster, *([smaller] if smaller else [])]
-    headline = f"{words[0][0].upper()}{words[0][1:]}; {' and '.join(words[1:])}."
+    headline = f"{quality[0].upper()}{quality[1:]}; {', '.join(words[1:])}."
     return {"kind": against, "headline": headline, "sentences": sentences}
 
 
-def _kept(limits: Mapping[str, float]) -> dict[str, Any]:
-    within = f" within {_limits_words(limits)}" if limits else ""
+def _kept(limits: Mapping[str, float], multiples: Mapping[str, float]) -> dict[str, Any]:
+    within = f" within {_limits_words(limits, multiples)}" if limits else ""
     return {
         "kind": "no gain",
         "headline": f"Nothing beats the interleaved Transformer{within}.",
@@ -189,11 +194,14 @@ def _memory_words(baseline: Mapping[str, Any], chosen: Mapping[str, Any]) -> str
         old, new = baseline.get(name), chosen.get(name)
         if old and new is not None and new < 0.97 * old:
             words.append(f"{1 - new / old:.0%} less {what}")
-    return " and ".join(words)
+    return ", ".join(words)
 
 
 def _fit_sentences(
-    baseline: Mapping[str, Any], chosen: Mapping[str, Any], limits: Mapping[str, float]
+    baseline: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+    limits: Mapping[str, float],
+    multiples: Mapping[str, float],
 ) -> list[str]:
     if not limits:
         return []
@@ -203,15 +211,21 @@ def _fit_sentences(
             for name, value in chosen["broken"].items()
         )
         return [f"Nothing that was found keeps the limits: the nearest has {over}."]
-    words = [f"It keeps {_limits_words(limits)}"]
-    if baseline["broken"]:
-        over = " and ".join(f"{in_words(n, v)} of {n}" for n, v in baseline["broken"].items())
-        words.append(f"the interleaved model of the same training has {over}")
+    words = [f"It keeps to {_limits_words(limits, multiples)}"]
+    absolute = {n: v for n, v in baseline["broken"].items() if n not in multiples}
+    if absolute:
+        over = " and ".join(f"{in_words(n, v)} of {n}" for n, v in absolute.items())
+        words.append(f"the interleaved model has {over}")
     return ["; ".join(words) + "."]
 
 
-def _limits_words(limits: Mapping[str, float]) -> str:
-    return " and ".join(f"{name} {in_words(name, most)}" for name, most in limits.items())
+def _limits_words(limits: Mapping[str, float], multiples: Mapping[str, float]) -> str:
+    return " and ".join(
+        f"{multiples[name]:g}× the baseline's {name}"
+        if name in multiples
+        else f"{name} {in_words(name, most)}"
+        for name, most in limits.items()
+    )
 
 
 def segment_means(
