@@ -20,17 +20,18 @@ from typing import Generic, NoReturn, TypeAlias, TypeVar
 
 from parformer.errors import PatternError
 
-ALPHABET: Mapping[str, str] = MappingProxyType(
-    {
-        "s": "self-attention",
-        "f": "feed-forward",
-        "i": "identity",
-        "r": "SRU recurrence",
-        "a": "SRU++ attention",
-        "l": "LSRA",
-        "y": "Synthesizer",
-    }
-)
+_letters = {
+    "s": "self-attention",
+    "f": "feed-forward",
+    "i": "identity",
+    "r": "SRU recurrence",
+    "a": "SRU++ attention",
+    "l": "LSRA",
+    "y": "Synthesizer",
+}
+ALPHABET: Mapping[str, str] = MappingProxyType(_letters)
+"""What every letter is called; `add_letter` makes room for a guest."""
+_OWN = frozenset(_letters)
 MAX_BLOCKS = 4096
 MAX_CHARACTERS = 100_000
 MAX_DEPTH = 50
@@ -38,19 +39,39 @@ MAX_DEPTH = 50
 Value: TypeAlias = int | float | str
 """What an option holds; a bare word, as in `y[dense]`, holds True."""
 
-KNOWN = f"known blocks: {' '.join(sorted(ALPHABET))}"
 _PAIRS = "groups open and close in pairs, ( ) or < >"
 _WORD = re.compile(r"[a-z][a-z0-9_+.-]*")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?P<decimals>(\.[0-9]{1,25})?(e[+-]?[0-9]{1,3})?)")
 _TOKEN = re.compile(
-    rf"""\s* (?:
+    r"""\s* (?:
       (?P<open> [(<] )
     | (?P<close> [)>] )  (?: \s* [x×*] \s* (?P<count> [0-9]* ) )?
-    | (?P<letter> [{"".join(ALPHABET)}] )  (?: \s* \[ (?P<options> [^\[\]]* ) \] )?
+    | (?P<letter> [a-wyz] )  (?: \s* \[ (?P<options> [^\[\]]* ) \] )?
       (?: \s* (?P<stray> [x×*] ) \s* (?P<digits> [0-9]* ) )?
     | (?P<other> \S ) )""",
     re.VERBOSE,
 )
+
+
+def known_blocks() -> str:
+    return f"known blocks: {' '.join(sorted(ALPHABET))}"
+
+
+def add_letter(letter: str, name: str) -> None:
+    """Let patterns name a block that is not among our own."""
+    free = [c for c in "abcdefghijklmnopqrstuvwyz" if c not in ALPHABET]  # x repeats groups
+    if letter not in free:
+        why = f"taken ({ALPHABET[letter]})" if letter in ALPHABET else "not for a block"
+        raise PatternError(f"the letter {shown(letter)} is {why}; take one of {' '.join(free)}")
+    _letters[letter] = name
+
+
+def drop_letter(letter: str) -> None:
+    """Take back what `add_letter` gave; our own letters stay."""
+    if letter not in ALPHABET or letter in _OWN:
+        guests = " ".join(sorted(set(ALPHABET) - _OWN)) or "none"
+        raise PatternError(f"the letter {shown(letter)} was not added; added are: {guests}")
+    del _letters[letter]
 
 
 class Options(Mapping[str, Value]):
@@ -202,13 +223,14 @@ class Parser(Generic[B]):
                 self.open(token.start("open"))
             elif token["close"]:
                 self.close(token)
-            elif token["letter"]:
+            elif token["letter"] in ALPHABET:
                 self.block(token)
-            elif token["other"] in "[]":
+            elif token["other"] in ("[", "]"):
                 way_out = "options follow their block, like s[heads=2]"
                 self.refuse(f"stray {token['other']!r}", token.start("other"), way_out)
             else:
-                self.refuse(f"unknown block {token['other']!r}", token.start("other"), KNOWN)
+                kind = "letter" if token["letter"] else "other"
+                self.refuse(f"unknown block {token[kind]!r}", token.start(kind), known_blocks())
             at = token.end()
         at = self.groups[-1].at
         if len(self.groups) > 1:

@@ -19,7 +19,6 @@ from typing import overload
 from parformer.errors import PatternError
 from parformer.notation import (
     ALPHABET,
-    KNOWN,
     MAX_BLOCKS,
     MAX_CHARACTERS,
     MAX_DEPTH,
@@ -28,6 +27,7 @@ from parformer.notation import (
     Parser,
     Value,
     canonical,
+    known_blocks,
     shown,
     unit_text,
 )
@@ -70,7 +70,7 @@ class BlockSpec:
                 raise PatternError("a bottleneck '<' takes a pattern inside, and no options")
             text = f"<{unit_text([str(block) for block in self.inside], str(self.inside))}>"
         elif not isinstance(self.letter, str) or self.letter not in ALPHABET:
-            raise PatternError(f"unknown block {shown(self.letter)}; {KNOWN}")
+            raise PatternError(f"unknown block {shown(self.letter)}; {known_blocks()}")
         elif self.inside is not None:
             raise PatternError(f"block {self.letter!r} with a pattern inside; only '<' takes one")
         else:

@@ -1,8 +1,8 @@
-"""Is the short way through a module the same as the long one?"""
+"""Is the short way through a module the same as the long one, and may a guest join the registry?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,9 +10,11 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
-from parformer.blocks import Block
-from parformer.blocks.base import LayerNorm, Linear
+from parformer.blocks import BLOCKS, Block, FeedForward, block, forget
+from parformer.blocks.base import LayerNorm, Linear, find_block
+from parformer.errors import PatternError
 from parformer.model import Model, build
+from parformer.pattern import ALPHABET, Pattern, describe
 from tests.conftest import lively, noise, run_block, small_config
 
 HOOKS: dict[str, Callable[[nn.Module, Callable[..., None]], object]] = {
@@ -67,3 +69,59 @@ def test_a_weight_that_is_computed_counts_as_one_that_is_kept(
     parametrize.register_parametrization(kinds(computed)[kind], name, Doubled())
     x_btd = noise(1, 2, 12)
     assert_close(run_block(computed, x_btd)[0], run_block(kept, x_btd)[0])
+
+
+# Guests
+
+
+@pytest.fixture
+def guest() -> Iterator[type[Block]]:
+    @block("b", "guest")
+    class Guest(FeedForward):
+        pass
+
+    yield Guest
+    if "b" in BLOCKS:
+        forget("b")
+
+
+def test_a_block_may_bring_a_letter_of_its_own(guest: type[Block]) -> None:
+    assert (BLOCKS["b"], guest.letter, ALPHABET["b"]) == (guest, "b", "guest")
+    model = build(small_config("gpt2", pattern="s b[inner=8]"))
+    assert isinstance(model.blocks[1], guest)
+    assert describe(model.config.pattern).startswith("2 blocks: 1 self-attention (50%), 1 guest")
+
+
+def test_a_guest_is_forgotten_and_may_come_again(guest: type[Block]) -> None:
+    spec = Pattern.parse("b")[0]
+    assert find_block(spec) is guest
+    forget("b")
+    with pytest.raises(PatternError, match="unknown block 'b' at column 1"):
+        Pattern.parse("b")
+    other = block("b", "another guest")(type("Other", (FeedForward,), {}))
+    assert find_block(spec) is other
+
+
+@pytest.mark.parametrize(
+    ("letter", "words"),
+    [
+        ("s", r"'s' is taken \(self-attention\); take one of b c d e g h j"),
+        ("l", r"'l' is taken \(LSRA\); take one of"),
+        ("x", "'x' is not for a block; take one of"),
+        ("bc", "'bc' is not for a block; take one of"),
+        ("B", "'B' is not for a block; take one of"),
+        ("", "'' is not for a block; take one of"),
+    ],
+)
+def test_a_guest_needs_a_free_letter(letter: str, words: str) -> None:
+    with pytest.raises(PatternError, match=words):
+        block(letter, "guest")(type("Guest", (FeedForward,), {}))
+    assert BLOCKS["f"] is FeedForward
+    assert "guest" not in ALPHABET.values()
+
+
+@pytest.mark.parametrize("letter", ["s", "l", "b"])
+def test_only_guests_are_forgotten(letter: str) -> None:
+    with pytest.raises(PatternError, match=f"'{letter}' was not added; added are: none"):
+        forget(letter)
+    assert {"s", "f"} <= set(BLOCKS)

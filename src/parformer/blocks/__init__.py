@@ -1,7 +1,7 @@
 """Every block a pattern can name; importing this package registers them all."""
 
 from parformer.blocks.attention import SelfAttention
-from parformer.blocks.base import BLOCKS, Block, BlockState, Context, Cost, Shape, block
+from parformer.blocks.base import BLOCKS, Block, BlockState, Context, Cost, Shape, block, forget
 from parformer.blocks.feed_forward import FeedForward
 from parformer.blocks.identity import Identity
 from parformer.blocks.sru import SRU
@@ -20,4 +20,5 @@ __all__ = [
     "SelfAttention",
     "Shape",
     "block",
+    "forget",
 ]

@@ -25,6 +25,7 @@ from parformer.fields import need_at_least
 from parformer.kernels import half
 from parformer.kernels.activations import gelu_tanh, relu
 from parformer.kernels.packed import Packed, pack
+from parformer.notation import add_letter, drop_letter
 from parformer.pattern import ALPHABET, BlockSpec, Value
 
 Options: TypeAlias = Mapping[str, Value]
@@ -243,17 +244,30 @@ BLOCKS: dict[str, type[Block]] = {}
 B = TypeVar("B", bound=type[Block])
 
 
-def block(letter: str) -> Callable[[B], B]:
-    """Register a block under a letter of the alphabet."""
+def block(letter: str, name: str = "") -> Callable[[B], B]:
+    """Register a block under a letter of the alphabet, or with a `name` under a letter of its own.
+
+    The second way is for code outside of Parformer; `forget` takes it back.
+    """
 
     def register(cls: B) -> B:
+        if name:
+            add_letter(letter, name)
         assert letter in ALPHABET, letter
         assert letter not in BLOCKS, letter
         cls.letter = letter
         BLOCKS[letter] = cls
+        find_block.cache_clear()
         return cls
 
     return register
+
+
+def forget(letter: str) -> None:
+    """Take back a block that was registered with a letter of its own."""
+    drop_letter(letter)
+    del BLOCKS[letter]
+    find_block.cache_clear()
 
 
 @lru_cache(maxsize=4096)

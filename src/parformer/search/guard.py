@@ -18,8 +18,6 @@ from parformer.errors import FolderError
 from parformer.pattern import ALPHABET
 from parformer.search.space import SearchSpace
 
-ALL = "".join(ALPHABET)
-
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -61,7 +59,8 @@ def needed_kinds(removal: Removal, space: SearchSpace, least: float) -> dict[int
                 own = layers.setdefault(spec.letter, {})
                 own[layer] = max(share, own.get(layer, 0.0))
     found: dict[int, str] = {}
-    for letter in sorted(layers, key=lambda kind: (len(layers[kind]), ALL.index(kind))):
+    order = list(ALPHABET)
+    for letter in sorted(layers, key=lambda kind: (len(layers[kind]), order.index(kind))):
         for layer in layers[letter]:
             found.setdefault(layer, letter)
     return found
