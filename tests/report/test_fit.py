@@ -549,6 +549,8 @@ def test_a_relative_limit_follows_the_baseline_of_the_same_measurement() -> None
     assert part.content["layout"]["shapes"][1]["x0"] == pytest.approx(6.24)
     assert "takes less than 6.24 ms" in part.see
     assert cells_of(limits(found))["at most"] == ["6.24 ms"]
+    assert "The limit of 3.12 ms was settled early" in words_of(limits(found))
+    assert "settled early" not in words_of(limits(sample()))
     assert cells_of(limits(found))["Interleaved Transformer"] == ["7.8 ms ✗ +25%"]
     fixed = found | {"asked": found["asked"] | {"limits": ["latency=3.12ms"]}}
     assert "takes less than 3.12 ms" in words_of(answer(fixed))

@@ -173,6 +173,10 @@ def limits(found: Found) -> Part | None:
         see += f"{listed(told)} {breaks} not."
     if any(cell.endswith("%") and "✗" not in cell for row in rows for cell in row):
         see += " What is over a limit without ✗ is so by less than can be told."
+    settled, here = (in_words("latency", x.get("latency", 0)) for x in (limits_of(found), given))
+    if settled != here:
+        see += f" The limit of {settled} was settled early in the job; by the baseline’s speed in"
+        see += f" the last measurement it is {here}."
     drawn = table(["", *(NAMES[metric] for metric in given)], rows)
     return Part(Html(f'<div class="narrow">{drawn}</div>'), see)
 
