@@ -78,7 +78,7 @@ def ours_words(row: Row) -> str:
     words = number(row["ours"], unit=row["unit"], signed=signed)
     if row["interval"] is not None:
         low, high = (number(end, unit=row["unit"], signed=signed) for end in row["interval"])
-        words += f" ({low} to {high})" if signed else f" ({low}–{high})"
+        words += f" ({low} to {high})" if low[0] in "+-" else f" ({low}–{high})"
     return with_unit(words, row["unit"])
 
 

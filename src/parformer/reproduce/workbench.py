@@ -91,8 +91,10 @@ class Workbench:
         with ExitStack() as stack:
             readings = self._meter(stack)(configs, step, self.progress)
         self.receipt = readings.receipt.line()
-        shape = step.shape(next(iter(configs.values())))
-        return Sides(readings, f"measured here, {step_words(shape.tgt_len, shape.mem_len)}")
+        shapes = [step.shape(config) for config in configs.values()]
+        words = {step_words(shape.tgt_len, shape.mem_len) for shape in shapes}
+        one = words.pop() if len(words) == 1 else "each after a memory of its own"
+        return Sides(readings, f"measured here, {one}")
 
     def measure_many(
         self,
