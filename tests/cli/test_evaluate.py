@@ -57,7 +57,7 @@ def test_the_score_is_that_of_the_split(folder: Path, capsys: Any) -> None:
 
 
 def test_lengths_split_and_limit_are_heeded(folder: Path, capsys: Any) -> None:
-    options = ("--tgt-len", 4, "--mem-len", 24, "--clamp-len", 5, "--same-length", "--limit", 90)
+    options = ("--tgt-len", 4, "--mem-len", 24, "--clamp-len", 5, "--same-length", "--tokens", 90)
     found = answer(capsys, folder, "--corpus", "text.txt", "--split", "train", *options)
     model = load(folder, mem_len=24, clamp_len=5, same_length=True)
     expected = evaluate(model, np.frombuffer(TEXT.encode()[:90], np.uint8), tgt_len=4)
@@ -109,7 +109,7 @@ def test_a_text_that_changed_is_refused_unless_it_is_named(
         ((), "belongs to no run; name a text with --corpus"),
         (("--corpus", "text.txt", "--split", "nix"), "no split 'nix'; it has train, valid, test"),
         (("--corpus", "text.txt", "--batch", "0"), "batch must be at least 1"),
-        (("--corpus", "text.txt", "--limit", "1"), "at least 2 tokens"),
+        (("--corpus", "text.txt", "--tokens", "1"), "at least 2 tokens"),
         (("--corpus", "text.txt", "--mem-len", "-1"), "mem_len must be at least 0"),
         (("--corpus", "text.txt", "--device", "warp"), "cannot use the device 'warp'"),
     ],

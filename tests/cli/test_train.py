@@ -226,7 +226,7 @@ def files(path: Path) -> dict[str, bytes]:
 def test_text_in_model_out(here: Path, capsys: Any) -> None:
     status, out, err = do(capsys, "small.toml", "--run", "first")
     assert status == 0
-    assert "4 steps of 4 × 8 tokens" in err
+    assert "4 updates of 4 × 8 tokens" in err
     assert "model: first/model" in out
     status, out, _ = do(capsys, "--run", "first", "--json")
     answer = json.loads(out)

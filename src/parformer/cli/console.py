@@ -1,7 +1,8 @@
-"""What do the verbs share: JSON, the terminal, progress bars, files?"""
+"""What do the verbs share: options, JSON, the terminal, progress bars, files?"""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,12 @@ from parformer.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", default="auto", metavar="NAME", help="such as cpu or cuda:0 (default auto)"
+    )
 
 
 def write_text(path: Path, text: str) -> None:

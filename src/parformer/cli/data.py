@@ -24,14 +24,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         "corpus",
         nargs="?",
         metavar="NAME|PATH",
-        help="a corpus by name, or a file, folder or pattern such as 'notes/*.txt'; "
+        help="a corpus by name, or a file, folder or glob of text, such as 'notes/*.txt'; "
         "without it, all corpora that have a name are listed",
     )
     parser.add_argument(
         "--from",
         dest="local",
         metavar="PATH",
-        help="your own copy of a published corpus, which is then not downloaded",
+        help="a local copy of a published corpus, which is then not downloaded",
     )
     parser.add_argument(
         "--tokenizer",
@@ -42,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--vocab-size",
         type=int,
         metavar="N",
-        help="most tokens that character, word or bpe may have (bpe: default 8192)",
+        help="most tokens that character, word or bpe may have (default for bpe: 8192)",
     )
     parser.add_argument(
         "--min-count", type=int, metavar="N", help="rarer characters and words become <unk>"
@@ -93,7 +93,7 @@ def list_corpora(arguments: argparse.Namespace) -> None:
     console = make_console()
     console.print(table)
     console.print(
-        "Any other text is a corpus too: give a file, a folder, or a pattern such as 'notes/*.txt'."
+        "Any other text is a corpus too: give a file, a folder, or a glob such as 'notes/*.txt'."
     )
 
 

@@ -1,4 +1,4 @@
-"""`parformer evaluate`: how good is a trained model on text it never saw?"""
+"""The verb `evaluate`: how good is a trained model on text it never saw?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parformer.cli.console import make_console, print_json, progress_bar
+from parformer.cli.console import add_device, make_console, print_json, progress_bar
 from parformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,33 +20,45 @@ LENGTHS = ("mem_len", "clamp_len", "same_length")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="RUN", help="run or model folder")
+    parser.add_argument("model", type=Path, metavar="RUN", help="folder of a run or of a model")
+    parser.add_argument("--corpus", metavar="NAME|PATH", help="text to read (default: the run's)")
     parser.add_argument(
-        "--corpus", metavar="NAME|PATH", help="text to read (default: the run's own corpus)"
+        "--from", dest="local", metavar="PATH", help="a local copy of a published corpus"
     )
     parser.add_argument(
-        "--from", dest="local", metavar="PATH", help="your copy of a published corpus"
+        "--split", default="test", metavar="NAME", help="train, valid or test (default test)"
     )
-    parser.add_argument("--split", default="test", metavar="NAME", help="(default test)")
-    parser.add_argument("--tgt-len", type=int, default=0, metavar="N", help="new tokens per step")
-    parser.add_argument("--mem-len", type=int, metavar="N", help="remembered tokens before them")
-    parser.add_argument("--clamp-len", type=int, metavar="N", help="distances beyond count as N")
+    parser.add_argument(
+        "--tgt-len",
+        type=int,
+        default=0,
+        metavar="N",
+        help="new tokens per step (default: the model's)",
+    )
+    parser.add_argument(
+        "--mem-len",
+        type=int,
+        metavar="N",
+        help="remembered tokens before them (default: the model's)",
+    )
+    parser.add_argument(
+        "--clamp-len",
+        type=int,
+        metavar="N",
+        help="distances beyond count as N (default: the model's)",
+    )
     parser.add_argument(
         "--same-length",
         action=argparse.BooleanOptionalAction,
-        help="every token sees just mem_len others (default: as the model says)",
+        help="every token sees just mem_len others (default: the model's)",
     )
     parser.add_argument(
         "--batch", type=int, default=1, metavar="N", help="places read at once (default 1)"
     )
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N tokens")
-    add_device(parser)
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--device", default="auto", metavar="NAME", help="such as cpu or cuda:0 (default: auto)"
+        "--tokens", type=int, default=0, metavar="N", help="only the first N (default: all)"
     )
+    add_device(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -82,7 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
             text.tokens,
             tgt_len=arguments.tgt_len,
             batch=arguments.batch,
-            limit=arguments.limit,
+            limit=arguments.tokens,
             # enwik8's bits per character have always been bits per byte
             characters=text.bytes if "byte" in prepared.tokenizer.kind else text.characters,
             words=text.words if prepared.tokenizer.kind in ("word", "bpe") else 0,

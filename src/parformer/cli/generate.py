@@ -1,4 +1,4 @@
-"""`parformer generate`: what does a trained model write?"""
+"""The verb `generate`: what does a trained model write?"""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 from unicodedata import category
 
-from parformer.cli.console import print_json
-from parformer.cli.evaluate import add_device
+from parformer.cli.console import add_device, print_json
 from parformer.errors import ConfigError
 
 UNSHOWN = "\ufffd"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="RUN", help="run or model folder")
+    parser.add_argument("model", type=Path, metavar="RUN", help="folder of a run or of a model")
     parser.add_argument(
         "--prompt",
         action="append",
@@ -30,23 +29,29 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--greedy", action="store_true", help="always the likeliest token")
     parser.add_argument(
-        "--top-k", type=int, default=0, metavar="K", help="draw among the K likeliest"
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="draw among the K likeliest (default: all)",
     )
     parser.add_argument(
         "--top-p",
         type=float,
         default=1.0,
         metavar="P",
-        help="draw among the likeliest that have probability P together",
+        help="draw among the likeliest that have probability P together (default 1: all)",
     )
     parser.add_argument(
         "--repetition-penalty",
         type=float,
         default=1.0,
         metavar="X",
-        help="above 1: tokens seen before become less likely",
+        help="above 1: tokens seen before become less likely (default 1)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)"
+    )
     parser.add_argument(
         "--stop",
         action="append",

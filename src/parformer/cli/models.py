@@ -16,10 +16,14 @@ from parformer.recipe import read_recipe
 
 def add_design(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--par", type=int, metavar="BLOCKS", help="PAR's rule; p is --p")
-    source.add_argument("--sandwich", type=int, metavar="BLOCKS", help="Sandwich; k is --k")
-    source.add_argument("--interleaved", type=int, metavar="BLOCKS", help="attention in turn")
-    source.add_argument("--from-megatron", metavar="LETTERS", help="* is attention, - is an MLP")
+    source.add_argument("--par", type=int, metavar="BLOCKS", help="PAR's rule; see --p")
+    source.add_argument("--sandwich", type=int, metavar="BLOCKS", help="Sandwich; see --k")
+    source.add_argument(
+        "--interleaved", type=int, metavar="BLOCKS", help="attention and feed-forward in turn"
+    )
+    source.add_argument(
+        "--from-megatron", metavar="LETTERS", help="such as *-*-: * is attention, - a feed-forward"
+    )
     source.add_argument(
         "--from-layer-types", metavar="LIST", help="such as full_attention,mlp,full_attention,mlp"
     )
@@ -37,7 +41,9 @@ def add_design(parser: argparse.ArgumentParser) -> None:
 
 def add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="preset, pattern or TOML file")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the stacks as a picture")
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="write the stacks as a picture, too"
+    )
     parser.add_argument("--toml", action="store_true", help="print the whole recipe as TOML")
 
 
@@ -58,30 +64,46 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=VALUE",
         help="replace a field, such as d_model=256; may be repeated",
     )
-    parser.add_argument("--tgt-len", type=int, metavar="N", help="new tokens per step")
-    parser.add_argument("--mem-len", type=int, metavar="N", help="remembered tokens before them")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="texts (default 1)")
+    parser.add_argument(
+        "--tgt-len", type=int, metavar="N", help="new tokens per step (default: the model's)"
+    )
+    parser.add_argument(
+        "--mem-len",
+        type=int,
+        metavar="N",
+        help="remembered tokens before them (default: the model's)",
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="texts at once (default 1)"
+    )
 
 
 def add_cost(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    parser.add_argument("--blocks", action="store_true", help="show every block's price")
+    parser.add_argument("--blocks", action="store_true", help="price every block by itself")
 
 
 def add_measure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--clamp-len", type=int, metavar="N", help="distances beyond count as N")
-    parser.add_argument("--rounds", type=int, default=30, metavar="N", help="(default 30)")
+    parser.add_argument(
+        "--rounds", type=int, default=30, metavar="N", help="to time each model in (default 30)"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's)")
     parser.add_argument(
-        "--precision", choices=("fp32", "bf16"), default="fp32", help="(default fp32)"
+        "--precision",
+        choices=("fp32", "bf16"),
+        default="fp32",
+        help="of all numbers (default fp32)",
     )
     parser.add_argument(
         "--packed",
         action="store_true",
         help="lay weights out for this step first: faster with MKL, twice the memory",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of weights and tokens (default 0)"
+    )
     add_serving(parser)
 
 

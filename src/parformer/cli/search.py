@@ -1,4 +1,4 @@
-"""The verb `search`."""
+"""The verb `search`: which block belongs where, and in which sizes?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parformer.cli.console import make_console, print_json
+from parformer.cli.console import add_device, make_console, print_json
 from parformer.cli.pareto import EXAMPLES as PARETO_EXAMPLES
 from parformer.cli.pareto import add_pareto
 from parformer.cli.train import Screen, add_set, add_text, read_changes, read_seconds, run_name
@@ -25,6 +25,18 @@ REPORT = "report.html"
 def add(parser: argparse.ArgumentParser) -> None:
     ways = parser.add_subparsers(
         dest="way", metavar="WAY", required=True, parser_class=type(parser)
+    )
+    add_differentiable(
+        ways.add_parser(
+            "differentiable",
+            help="train one supernet, and see which block each layer settles on (PAR)",
+            description="Train a supernet whose every layer mixes its choices of blocks, and see "
+            "which one each layer settles on, as PAR Transformer does (Mandava et al. 2020). "
+            "Writes search.json and report.html. The same command on the same run goes on "
+            "where it stopped.",
+            epilog=f"examples:\n{DIFFERENTIABLE_EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
     )
     add_pareto(
         ways.add_parser(
@@ -49,26 +61,18 @@ def add(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
-    add_differentiable(
-        ways.add_parser(
-            "differentiable",
-            help="train one supernet, and see which block each layer settles on (PAR)",
-            description="Train a supernet whose every layer mixes its choices of blocks, and see "
-            "which one each layer settles on, as PAR Transformer does (Mandava et al. 2020). "
-            "Writes search.json and report.html. The same command on the same run goes on "
-            "where it stopped.",
-            epilog=f"examples:\n{EXAMPLES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-    )
 
 
-EXAMPLES = """\
+DIFFERENTIABLE_EXAMPLES = """\
   parformer search differentiable --corpus python-source --run where
   parformer search differentiable --corpus 'notes/*.txt' --layers 12 --choices sfi --seeds 3
   parformer search differentiable --time 4m --limit latency=0.7x --retrain
-  parformer search differentiable par-search --from ~/wikitext-103 --seeds 6
-  parformer search pareto --limit latency=5ms --run gallery"""
+  parformer search differentiable par-search --from ~/wikitext-103 --seeds 6"""
+EXAMPLES = """\
+  parformer search differentiable --corpus python-source --run where
+  parformer search differentiable --time 4m --limit latency=0.7x --retrain
+  parformer search pareto --limit latency=5ms --run gallery
+  parformer search join --storage postgresql://me@database/studies"""
 
 
 def add_differentiable(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +85,7 @@ def add_differentiable(parser: argparse.ArgumentParser) -> None:
     )
     add_text(parser)
     parser.add_argument(
-        "--layers", type=int, metavar="N", help="layers to fill (default: as the recipe's model)"
+        "--layers", type=int, metavar="N", help="layers to fill (default: the recipe's)"
     )
     parser.add_argument(
         "--choices",
@@ -97,9 +101,11 @@ def add_differentiable(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="independent searches (default 1)")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=int, metavar="N", help="updates of each search")
     length.add_argument(
-        "--time", metavar="TIME", help="for all searches together instead, such as 90s or 4m"
+        "--steps", type=int, metavar="N", help="updates of each search (default: the recipe's)"
+    )
+    length.add_argument(
+        "--time", metavar="TIME", help="for all searches together, such as 90s or 4m"
     )
     cost = parser.add_mutually_exclusive_group()
     cost.add_argument(
@@ -123,7 +129,7 @@ def add_differentiable(parser: argparse.ArgumentParser) -> None:
         "--run", type=Path, metavar="FOLDER", help="(default runs/search-RECIPE-CORPUS)"
     )
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help="(default auto)")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, … (default auto)")
+    add_device(parser)
     add_set(parser, "[model], [data], [train] or [search]")
 
 
@@ -195,7 +201,7 @@ def search_and_tell(
     if not searched.finished:
         raise Stopped(
             f"stopped in {searched.where} after step {searched.step:,}, everything is saved; go "
-            f"on with: parformer search differentiable --run {path}"
+            f"on with: parformer search differentiable --run {shlex.quote(str(path))}"
             + (" --retrain" if arguments.retrain else "")
         )
 
@@ -212,7 +218,8 @@ def farewell(searched: Searched, path: Path, model: str) -> None:
 
     console = make_console()
     console.print(found_table(searched.found))
-    corpus, pattern = map(shlex.quote, (searched.found["corpus"], searched.found["pattern"]))
+    named = (model, searched.found["corpus"], searched.found["pattern"])
+    model, corpus, pattern = map(shlex.quote, named)
     for line in (
         f"report: {path / REPORT}",
         f"train:  parformer train {model} --corpus {corpus} --pattern {pattern}",

@@ -1,13 +1,14 @@
-"""The verb `train`."""
+"""The verb `train`: which model, on which text, for how long, and what does one see of it?"""
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parformer.cli.console import make_console, print_json
+from parformer.cli.console import add_device, make_console, print_json
 from parformer.errors import ConfigError, Stopped
 from parformer.fields import parse_assignment
 from parformer.recipe import Recipe, read_recipe
@@ -24,15 +25,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_text(parser)
     parser.add_argument("--pattern", help="replace the model's pattern")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=int, metavar="N", help="updates of the weights")
-    length.add_argument("--time", metavar="TIME", help="train so long instead, such as 90s or 5m")
-    parser.add_argument("--seed", type=int, metavar="N", help="(default 0)")
+    length.add_argument("--steps", type=int, metavar="N", help="updates (default: the recipe's)")
+    length.add_argument("--time", metavar="TIME", help="for all updates, such as 90s or 5m")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of weights and the order of the text (default 0)"
+    )
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="(default runs/MODEL-CORPUS)")
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help="(default auto)")
     parser.add_argument(
         "--compile", choices=("auto", "on", "off"), help="use torch.compile (default auto)"
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, … (default auto)")
+    add_device(parser)
     parser.add_argument(
         "--shard", action="store_true", help="spread the model over torchrun's processes (FSDP2)"
     )
@@ -41,12 +44,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def add_text(parser: argparse.ArgumentParser) -> None:
     """Which text to read, and how."""
-    parser.add_argument("--corpus", metavar="NAME|PATH", help="see 'parformer data'")
+    parser.add_argument(
+        "--corpus",
+        metavar="NAME|PATH",
+        help="a corpus by name, or a file, folder or glob of text; see 'parformer data' "
+        "(default: the recipe's)",
+    )
     parser.add_argument(
         "--from", dest="local", metavar="PATH", help="a local copy of a published corpus"
     )
     parser.add_argument(
-        "--tokenizer", metavar="KIND", help="byte, used-bytes, character, word or bpe"
+        "--tokenizer",
+        metavar="KIND",
+        help="byte, used-bytes, character, word or bpe (default: the recipe's)",
     )
 
 
@@ -103,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not outcome.finished:
         raise Stopped(
             f"stopped after step {outcome.step:,}, everything is saved; "
-            f"go on with: parformer train --run {path}"
+            f"go on with: parformer train --run {shlex.quote(str(path))}"
         )
 
 
@@ -183,7 +193,7 @@ class Screen:
         self.notice(
             f"{recipe.model.pattern}  {parameters:,} parameters, "
             f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
-            f"{recipe.data.corpus}, {train.steps:,} steps of {train.batch} × "
+            f"{recipe.data.corpus}, {train.steps:,} updates of {train.batch} × "
             f"{train.tgt_len or recipe.model.step_len} tokens, {train.optimizer} at "
             f"{train.learning_rate:g}, {train.precision}, run {path}"
         )
@@ -219,6 +229,6 @@ class Screen:
                 )
         for line in (
             f"model: {path / 'model'}",
-            f"try:   parformer generate {path} --prompt 'import '",
+            f"try:   parformer generate {shlex.quote(str(path))} --prompt 'import '",
         ):
             console.print(line, soft_wrap=True, markup=False)
