@@ -94,7 +94,7 @@ def test_segments_come_in_any_order_and_the_last_may_be_short() -> None:
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:
-    latency = {"ratio": 1.0, "verdict": "tie"}
+    latency = {"ratio": 1.0, "ratio_low": 0.98, "ratio_high": 1.02, "verdict": "tie"}
     given = {"name": name, "valid": {"loss": 1.5}, "latency": latency, "memory": 100,
              "state_bytes": 100, "broken": {}, "against": None}  # fmt: skip
     return given | changes
@@ -111,7 +111,7 @@ def test_at_par_and_faster() -> None:
     found = judge(row("baseline"), chosen, {})
     assert found["kind"] == "at par"
     assert found["headline"] == "At par with the interleaved Transformer; 38% faster."
-    assert "+0.2% (-0.8% to +1.2% with 95% confidence)" in found["sentences"][0]
+    assert "+0.2% (−0.8% to +1.2% with 95% confidence)" in found["sentences"][0]
     assert "more --time" not in found["sentences"][0]
 
 
@@ -141,6 +141,12 @@ def test_no_gain_is_called_so() -> None:
     assert found["kind"] == "no gain"
     assert "attention is cheap" in found["sentences"][0].lower()
     assert judge(row("baseline"), row("baseline"), {})["kind"] == "no gain"
+
+
+def test_a_tie_in_noise_is_no_tie() -> None:
+    noisy = {"ratio": 0.9, "ratio_low": 0.5, "ratio_high": 1.6, "verdict": "tie"}
+    chosen = row("par", latency=noisy, memory=50, against=against(-0.1, "better"))
+    assert "too noisy" in judge(row("baseline"), chosen, {})["headline"]
 
 
 def test_a_worse_and_slower_model_is_no_gain() -> None:

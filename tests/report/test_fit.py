@@ -378,7 +378,7 @@ def test_the_verdict_stands_first() -> None:
     assert read.all("h1") == [found["verdict"]["headline"]] == read.all("title")
     assert read.all("p")[2:4] == found["verdict"]["sentences"]
     assert read.all("p")[1] == (
-        "Asked for: a language model of python-source, latency at most 3.12 ms, "
+        "Asked for: a language model of python-source, latency at most 0.8× the baseline's, "
         "all of the work within 6 min."
     )
     lines = shown(fit_table(found), 200).splitlines()
@@ -788,5 +788,5 @@ def test_the_terminal_marks_chosen_broken_and_dropped() -> None:
     row = next(line for line in lines if line.startswith("✓  found ")).split()
     assert row[2:] == ["2.206", "+0.6%", "≈", "2.71", "ms", "0.69×", "5.7", "MB", "786", "kB",
                        "1.46", "M"]  # fmt: skip
-    assert "✗ over a limit (latency 3.12 ms)" in " ".join(lines)
+    assert "✗ over a limit (latency 0.8× the baseline's)" in " ".join(lines)
     assert "s f s f f s f f f f f f" in lines

@@ -423,3 +423,30 @@ def test_bad_storages_are_one_line(tmp_path: Path) -> None:
             search(tmp_path / "run", storage=make())
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+class Slower(FakeMeter):
+    """A device that gets slower after so many calls."""
+
+    def __init__(self, after: int, pace: float) -> None:
+        super().__init__()
+        self.after, self.pace = after, pace
+
+    def seconds(self, config: ModelConfig, step: Step) -> float:
+        return super().seconds(config, step) * (self.pace if self.calls > self.after else 1.0)
+
+
+def test_predictions_follow_the_pace_of_the_device(tmp_path: Path) -> None:
+    steady, slow = FakeMeter(), Slower(10**9, 1.5)
+    found = []
+    for name, meter in (("steady", steady), ("slow", slow)):
+        ended = search_front(wish(), tmp_path / name, meter=meter, cache=tmp_path / name)
+        slow.after = 0 if meter is slow else slow.after  # from now on
+        found.append(showcase(ended, meter=meter))
+    assert found[0]["pace"] == pytest.approx(1.0)
+    assert found[1]["pace"] == pytest.approx(1.5)
+    for before, after in zip(found[0]["front"], found[1]["front"], strict=True):
+        assert after["predicted"]["latency"] == pytest.approx(1.5 * before["predicted"]["latency"])
+    assert found[0]["errors"]["latency"] == pytest.approx(found[1]["errors"]["latency"])
+    assert found[0]["warnings"] == []
+    assert "1.50 times as long" in found[1]["warnings"][0]

@@ -19,7 +19,8 @@ def estimate(
     given = watts > 0
     power = watts if given else WATTS_PER_CORE * cores
     kwh = power * seconds / 3.6e6
-    source = f"{power:g} W as given" if given else f"{WATTS_PER_CORE:g} W for each of {cores} cores"
+    each = f"{WATTS_PER_CORE:g} W for each of {cores} cores" if cores > 1 else f"{power:g} W"
+    source = f"{power:g} W as given" if given else each
     return {
         "seconds": seconds,
         "watts": power,

@@ -13,6 +13,7 @@ import numpy as np
 
 from parformer import __version__, folder
 from parformer.config import ModelConfig
+from parformer.fitting.ask import NO_MORE
 from parformer.fitting.desk import BASELINE, Desk
 from parformer.fitting.energy import estimate
 from parformer.fitting.handover import about_final, final_run, hand_over, prompt_of, samples_of
@@ -57,7 +58,8 @@ def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
         "version": __version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "finished": notes.has("winner"),
-        "asked": {name: value for name, value in ask.to_dict().items() if name in ASKED},
+        "asked": {name: value for name, value in ask.to_dict().items() if name in ASKED}
+        | {"limits": list(ask.limits or (NO_MORE,))},
         "step": about_step(desk) if notes.has("size") else None,
         "limits": limits,
         "text": desk.result("text") if notes.has("text") else None,
@@ -201,6 +203,7 @@ def about_sizes(desk: Desk) -> dict[str, Any]:
     pictures = desk.result("sizes")["pictures"]
     return {
         "objectives": ["quality", "latency", "memory"],
+        "proxy": "decoder-parameters",
         "visited": {name: one["visited"] for name, one in pictures.items()},
         "front": {name: one["front"] for name, one in pictures.items()},
     }

@@ -96,7 +96,7 @@ def counted() -> tuple[Phase, ...]:
 
 def _note(name: str, seconds: float) -> str:
     if not seconds:
-        return f"left out: {WITHOUT[name]}"
+        return WITHOUT[name]
     if name == "search" and seconds < SHORT_SEARCH:
         return "shortened: take its placement as a suggestion, the contest decides"
     return ""

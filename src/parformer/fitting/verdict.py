@@ -36,6 +36,9 @@ EXPERIENCE = 4
 
 CONFIDENCE = 0.95
 
+NOISY = 0.3
+"""An interval of two latencies' ratio so wide that a tie says nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -170,12 +173,21 @@ def _interval_sentence(chosen: Mapping[str, Any]) -> str:
     against = chosen["against"]
     seeds = against["seeds"]
     words = (
-        f"With equal training its loss differs by {against['difference']:+.1%} "
-        f"({against['low']:+.1%} to {against['high']:+.1%} with 95% confidence), over "
+        f"With equal training its loss differs by {signed(against['difference'])} "
+        f"({signed(against['low'])} to {signed(against['high'])} with 95% confidence), over "
         f"{against['segments']} stretches of validation text and {seeds} "
         f"seed{'s' * (seeds > 1)}"
     )
     return f"{words}; more --time would train more seeds." if seeds < 3 else f"{words}."
+
+
+def signed(share: float) -> str:
+    """A difference in percent.
+
+    >>> signed(-0.021), signed(0.0)
+    ('−2.1%', '+0.0%')
+    """
+    return f"{share:+.1%}".replace("-", "−")
 
 
 def _speed_words(chosen: Mapping[str, Any]) -> str:
@@ -183,7 +195,10 @@ def _speed_words(chosen: Mapping[str, Any]) -> str:
     if latency is None:
         return "its latency was not measured"
     if latency["verdict"] == "tie":
-        return "as fast, as far as can be told"
+        wide = latency["ratio_high"] - latency["ratio_low"] > NOISY
+        return (
+            "too noisy here to tell which is faster" if wide else "as fast, as far as can be told"
+        )
     share = abs(1 - latency["ratio"])
     return f"{share:.0%} {latency['verdict']}"
 

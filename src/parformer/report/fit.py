@@ -27,6 +27,7 @@ from parformer.report.fit_rows import (
     fails,
     figure_words,
     labels_of,
+    limit_words,
     limits_of,
     loss_of,
     models_of,
@@ -41,7 +42,6 @@ from parformer.report.page import Made, Part, Section, page
 from parformer.report.pareto_rows import NAMES, blocks_of, finite
 from parformer.report.search import long_time
 from parformer.report.stack import draw, legend
-from parformer.search.limits import in_words
 
 
 def fit_page(found: Found) -> str:
@@ -150,7 +150,7 @@ def _notes(found: Found) -> list[Text]:
     gaps = [gap.verdict for model in models if (gap := distance_of(found, model))]
     notes = ["✓ chosen"] * (chosen_of(found) is not None)
     broken = {metric for model in models for metric in broken_by(model)}
-    told = [f"{NAMES[m]} {in_words(m, most)}" for m, most in given.items() if m in broken]
+    told = [f"{NAMES[m]} {limit_words(found, m)}" for m in given if m in broken]
     limit = f" ({', '.join(told)})" if told else ""
     notes += [f"✗ over a limit{limit}"] * any(map(fails, models))
     notes += ["– dropped early"] * any(model.get("dropped") for model in models)

@@ -224,20 +224,32 @@ def limits_here(found: Found) -> dict[str, float]:
     """
     given, base = limits_of(found), baseline_of(found)
     took = None if base is None else figure_of(base, "latency")
+    multiple = multiples_of(found).get("latency")
+    if multiple and "latency" in given and took:
+        given["latency"] = multiple * took
+    return given
+
+
+def multiples_of(found: Found) -> dict[str, float]:
+    """The limits that were asked for as multiples of the baseline's figures."""
     try:
         asked = read_limits((found.get("asked") or {}).get("limits") or ())
     except ConfigError:  # words that no run was asked with cannot say more than the figures do
-        return given
-    for limit in asked:
-        if limit.metric == "latency" and limit.relative and "latency" in given and took:
-            given["latency"] = limit.most * took
-    return given
+        return {}
+    return {limit.metric: limit.most for limit in asked if limit.relative}
+
+
+def limit_words(found: Found, metric: str) -> str:
+    """One limit as it was asked for."""
+    multiple = multiples_of(found).get(metric)
+    if multiple is not None:
+        return f"{multiple:g}× the baseline's"
+    return in_words(metric, limits_of(found)[metric])
 
 
 def limits_words(found: Found) -> str:
     """All limits in a sentence, or nothing."""
-    given = limits_of(found).items()
-    return listed([f"{NAMES[metric]} at most {in_words(metric, most)}" for metric, most in given])
+    return listed([f"{NAMES[m]} at most {limit_words(found, m)}" for m in limits_of(found)])
 
 
 def broken_by(model: Model) -> list[str]:

@@ -38,6 +38,8 @@ SHOWN = 20
 """Architectures of the front that are measured and shown."""
 ROUNDS = 8
 """How often each of them is timed: the fewest that can tell two apart."""
+MOVED = 0.1
+"""The share by which a device's pace may move before that is worth a warning."""
 DOTS = 3000
 """Visited candidates that a picture has behind them."""
 
@@ -67,13 +69,14 @@ def showcase(
     baseline = within_reach(baseline_rows(wanted), max(ended.figures[i]["quality"] for i in best))
     picked = choose(ended, best, baseline, shown)
     rows = [front_row(ended, i) for i in picked]
-    receipt, measuring = None, 0.0
+    receipt, measuring, pace = None, 0.0, 1.0
     if meter is not None and wanted.clocked:
         began = time.monotonic()
         with ExitStack() as stack:
             if folder is not None:
                 meter = stack.enter_context(Remembered(meter, folder / MEASURED))
-            receipt = measure_rows(wanted, rows, baseline, meter, watch).receipt
+            series = measure_rows(ended, rows, baseline, meter, watch)
+            receipt, pace = series.receipt, follow_pace(ended, rows, series)
         measuring = time.monotonic() - began
     name_rows(rows)
     return {
@@ -85,6 +88,7 @@ def showcase(
         "step": about_step(wanted),
         "plan": {"sampler": wanted.sampler, **wanted.plan.to_dict()},
         "latency_by": wanted.latency_by,
+        "pace": pace,
         "evaluated": len(ended.scored),
         "visited": visited(ended.figures, wanted.objectives),
         "front_size": len(best),
@@ -97,7 +101,7 @@ def showcase(
         "seconds": {**ended.seconds, "measure": measuring},
         "receipt": None if receipt is None else receipt.to_dict(),
         "device": about_device(receipt, wanted),
-        "warnings": [],
+        "warnings": pace_words(pace),
         "command": command,
         "version": __version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -196,21 +200,22 @@ def within_reach(baseline: list[Row], quality: float) -> list[Row]:
 
 
 def measure_rows(
-    wanted: Wanted,
+    ended: Ended,
     rows: Sequence[Row],
     baseline: Sequence[Row],
     meter: Meter,
     watch: Watch | None,
 ) -> Series:
     """Measure front and baseline in one series, and write it into the rows."""
-    like = wanted.space.like
+    wanted, like = ended.wanted, ended.wanted.space.like
     configs = {f"front {i}": row_config(like, row) for i, row in enumerate(rows)}
     configs |= {f"baseline {i}": row_config(like, row) for i, row in enumerate(baseline)}
     progress = None if watch is None else watch.preparing
     step = replace(wanted.step, rounds=ROUNDS)
-    # every batch has it: long enough to be timed well, and no longer
+    # every batch has it: the one that the profile was made beside, else one that is timed quickly
     light = sorted(rows, key=lambda row: float(row["flops"]))[len(rows) // 4]
-    series = in_batches(configs, step, meter, reference=row_config(like, light), progress=progress)
+    reference = row_config(like, light) if ended.profile is None else ended.profile.reference
+    series = in_batches(configs, step, meter, reference=reference, progress=progress)
     for row, reading in zip([*rows, *baseline], series.readings, strict=True):
         row["measured"] = {
             "latency": reading.median,
@@ -220,6 +225,31 @@ def measure_rows(
     for row, tie in zip(rows[:-1], series.ties, strict=False):
         row["tie"] = tie
     return series
+
+
+def follow_pace(ended: Ended, rows: Sequence[Row], series: Series) -> float:
+    """How much slower the device is than when it was profiled; predictions follow it.
+
+    The model that the profile was made beside is timed again with the front: a device whose
+    pace moved, by heat or by its neighbours, moved it too.
+    """
+    if ended.profile is None:
+        return 1.0
+    pace = series.reference_seconds / ended.profile.reference_seconds
+    for row in rows:
+        if row["predicted"]:
+            row["predicted"] = {**row["predicted"], "latency": pace * row["predicted"]["latency"]}
+    return pace
+
+
+def pace_words(pace: float) -> list[str]:
+    """A warning where the device is no longer what it was."""
+    if abs(pace - 1) <= MOVED:
+        return []
+    return [
+        f"Steps take {pace:.2f} times as long as when this device was profiled. Predictions follow "
+        "that; limits of latency were kept at the profile's pace. --again profiles anew."
+    ]
 
 
 def row_config(like: ModelConfig, row: Row) -> ModelConfig:
