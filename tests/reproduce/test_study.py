@@ -15,8 +15,10 @@ from parformer import reproduce as package
 from parformer.errors import ConfigError
 from parformer.reproduce import job, par, published, srupp
 from parformer.reproduce import study as studies
-from parformer.reproduce.published import Line, Number, Page, read_number, read_pages
-from parformer.reproduce.study import Ours, Result, Row, expand, find_studies, in_words
+from parformer.reproduce.job import find_studies
+from parformer.reproduce.published import Line, Number, Page, expand, read_number, read_pages
+from parformer.reproduce.registry import STUDIES
+from parformer.reproduce.study import Ours, Result, Row, in_words
 from tests.reproduce.benches import quick_bench, write_models
 
 PAGES = read_pages()
@@ -62,7 +64,7 @@ run_one = cache(run_anew)
 
 def test_every_page_has_a_study_and_every_study_a_page() -> None:
     find_studies(["all"])
-    assert set(studies.STUDIES) == set(PAGES)
+    assert set(STUDIES) == set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -104,7 +106,7 @@ def test_ours_does_not_change_with_what_was_published(
 ) -> None:
     # as texts, for nan is not equal to itself
     before = [(row.line.key, str(row.ours)) for row in run_one(name).rows]
-    monkeypatch.setattr(studies, "read_pages", lambda: perturbed(PAGES))
+    monkeypatch.setattr(job, "read_pages", lambda: perturbed(PAGES))
     result = run_anew(name)
     assert [(row.line.key, str(row.ours)) for row in result.rows] == before
     assert all(row.line.number is None or row.line.number.value > 1000 for row in result.rows)

@@ -72,8 +72,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from parformer.reproduce.published import read_pages
-    from parformer.reproduce.study import expand
+    from parformer.reproduce.published import expand, read_pages
 
     if LIST in arguments.names:
         if arguments.names != [LIST]:
@@ -163,8 +162,7 @@ def make_folder(folder: Path) -> None:
 
 
 def tell_list(arguments: argparse.Namespace, pages: Sequence[Page]) -> None:
-    from parformer.reproduce.published import PAPERS
-    from parformer.reproduce.study import work_words
+    from parformer.reproduce.published import PAPERS, work_words
 
     rows: list[dict[str, Any]] = [
         {

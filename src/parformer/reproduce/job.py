@@ -9,14 +9,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+# they register themselves
+from parformer.reproduce import (  # noqa: F401
+    lts_counts,
+    lts_devices,
+    lts_rankings,
+    par,
+    par_search,
+    srupp,
+    srupp_quality,
+)
 from parformer.reproduce.paper_scale import command_of, finished, machine_words
-from parformer.reproduce.published import Line
-from parformer.reproduce.study import Found, Ours, Result, Row, Study, find_studies, side_by_side
+from parformer.reproduce.published import Line, Page, expand, read_pages
+from parformer.reproduce.registry import STUDIES, Compute
+from parformer.reproduce.study import Found, Ours, Result, Row, side_by_side
 from parformer.reproduce.workbench import AUTHORS, Workbench
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A table or figure, and what computes ours for it."""
+
+    page: Page
+    compute: Compute
+
+    @property
+    def needs_models(self) -> bool:
+        return "models" in self.page.work
+
+
+def find_studies(names: Iterable[str]) -> list[Study]:
+    """Studies by name; a paper's name stands for all of its own, `all` for every one."""
+    return [Study(read_pages()[name], STUDIES[name]) for name in expand(names)]
 
 
 def reproduce(

@@ -8,7 +8,8 @@ from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.recipe import read_recipe
 from parformer.reproduce.published import Printed, printed_models
-from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.registry import study
+from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.workbench import Workbench
 
 POSITIONS = 2048

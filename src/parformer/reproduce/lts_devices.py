@@ -14,7 +14,8 @@ from parformer.evaluate.perplexity import exp
 from parformer.measure.meter import Reading
 from parformer.reproduce.lts_counts import architecture
 from parformer.reproduce.published import printed_models
-from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.registry import study
+from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import Trained, pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
 from parformer.search.genome import read_space

@@ -8,7 +8,8 @@ import numpy as np
 
 from parformer.costs import cost
 from parformer.errors import ConfigError
-from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.registry import study
+from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
 from parformer.search.genome import read_space

@@ -10,7 +10,8 @@ from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.pattern import Pattern, par, sandwich
 from parformer.recipe import Recipe, read_recipe
-from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.registry import study
+from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, train_pocket
 from parformer.reproduce.workbench import Sides, Workbench
 

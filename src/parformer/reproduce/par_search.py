@@ -14,7 +14,8 @@ from typing import Any
 from parformer.errors import ConfigError, Stopped
 from parformer.measure.device import pinned_threads
 from parformer.pattern import Pattern
-from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.registry import study
+from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, settled
 from parformer.reproduce.workbench import Workbench, spread
 from parformer.search.job import search_differentiable

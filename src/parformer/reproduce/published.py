@@ -11,16 +11,18 @@ code that computes ours, which never sees them: the two meet in `study.py`.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any, Literal
 
+from parformer.errors import ConfigError
 from parformer.fields import check_names
 
 Bound = Literal["", "below", "above"]
@@ -206,6 +208,33 @@ FORMS: Mapping[str, tuple[Callable[..., float], str]] = {
     "more": (lambda a, b: 100 * (a / b - 1), " against "),
 }
 """How a row may give its figure; `loss` takes perplexities, `more` anything, both in percent."""
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """Each name once, in the order asked for."""
+    pages = read_pages()
+    wanted: dict[str, None] = {}
+    for name in names:
+        if name == "all":
+            wanted |= dict.fromkeys(pages)
+        elif name in PAPERS:
+            wanted |= {one: None for one, page in pages.items() if page.paper == name}
+        else:
+            refuse_unknown(name, [*pages, *PAPERS, "all"])
+            wanted[name] = None
+    return list(wanted)
+
+
+def refuse_unknown(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"the nearest are {', '.join(near)}" if near else "see 'parformer reproduce list'"
+        raise ConfigError(f"no table or figure is called {name!r}; {hint}")
+
+
+def work_words(page: Page) -> str:
+    """How ours comes about, for a list."""
+    return ", ".join(WORK[work] for work in page.work)
 
 
 # LiteTransformerSearch's tables of architectures

@@ -9,7 +9,8 @@ from parformer.measure.kinds import KINDS, time_by_kind
 from parformer.measure.models import Reader
 from parformer.model import build
 from parformer.recipe import read_recipe
-from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.registry import study
+from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.workbench import Workbench
 
 LAYERS = 10

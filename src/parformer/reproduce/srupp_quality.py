@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from parformer.config import preset
 from parformer.recipe import Recipe
+from parformer.reproduce.registry import study
 from parformer.reproduce.srupp import attention_in, millions, wide
-from parformer.reproduce.study import Found, Ours, study
+from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import Trained, pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
 

@@ -12,19 +12,14 @@ of what the paper printed. Here the two are put side by side.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from parformer.errors import ConfigError
 from parformer.fields import check_names
-from parformer.reproduce.published import PAPERS, WORK, Line, Page, read_pages
-
-if TYPE_CHECKING:
-    from parformer.reproduce.workbench import Workbench
+from parformer.reproduce.published import PAPERS, Line, Page
 
 EXACTLY, ROUNDING, NOISE = "exactly", "within rounding", "within the noise"
 HOLDS, FAILS, DIFFERS = "holds", "does not hold", "differs"
@@ -49,8 +44,6 @@ class Ours:
 
 Found: TypeAlias = Mapping[str, Ours]
 """Ours by the key of the row."""
-
-Compute: TypeAlias = "Callable[[Workbench], Found]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +136,6 @@ def finite_ends(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
-    """A table or figure, and what computes ours for it."""
-
-    page: Page
-    compute: Compute
-
-    @property
-    def needs_models(self) -> bool:
-        return "models" in self.page.work
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """A study that was run."""
 
@@ -212,59 +193,6 @@ def counted(count: int, verdict: str) -> str:
     return f"{count} {verdict}"
 
 
-STUDIES: dict[str, Compute] = {}
-"""What computes ours, by the name of the table or figure."""
-
-
-def study(name: str) -> Callable[[Compute], Compute]:
-    """Register what computes ours for a table or figure."""
-
-    def register(compute: Compute) -> Compute:
-        assert name not in STUDIES, f"{name} is there already"
-        STUDIES[name] = compute
-        return compute
-
-    return register
-
-
-def find_studies(names: Iterable[str]) -> list[Study]:
-    """Studies by name; a paper's name stands for all of its own, `all` for every one."""
-    # they register themselves
-    from parformer.reproduce import (  # noqa: F401
-        lts_counts,
-        lts_devices,
-        lts_rankings,
-        par,
-        par_search,
-        srupp,
-        srupp_quality,
-    )
-
-    return [Study(read_pages()[name], STUDIES[name]) for name in expand(names)]
-
-
-def expand(names: Iterable[str]) -> list[str]:
-    """Each name once, in the order asked for."""
-    pages = read_pages()
-    wanted: dict[str, None] = {}
-    for name in names:
-        if name == "all":
-            wanted |= dict.fromkeys(pages)
-        elif name in PAPERS:
-            wanted |= {one: None for one, page in pages.items() if page.paper == name}
-        else:
-            refuse_unknown(name, [*pages, *PAPERS, "all"])
-            wanted[name] = None
-    return list(wanted)
-
-
-def refuse_unknown(name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"the nearest are {', '.join(near)}" if near else "see 'parformer reproduce list'"
-        raise ConfigError(f"no table or figure is called {name!r}; {hint}")
-
-
 def side_by_side(page: Page, found: Found, missing: Callable[[Line], tuple[str, str]]) -> list[Row]:
     """Every published row with ours; `missing` says for the others what it takes, and how to."""
     check_names(found, [line.key for line in page.lines], f"row of {page.name}")
@@ -276,8 +204,3 @@ def side_by_side(page: Page, found: Found, missing: Callable[[Line], tuple[str, 
         else:
             rows.append(Row(line, None, *missing(line)))
     return rows
-
-
-def work_words(page: Page) -> str:
-    """How ours comes about, for a list."""
-    return ", ".join(WORK[work] for work in page.work)
