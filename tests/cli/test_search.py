@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from parformer.cli import main
-from parformer.cli.search import EXAMPLES, search_name
+from parformer.cli.search import DIFFERENTIABLE_EXAMPLES, search_name
 from parformer.recipe import read_recipe
 from parformer.report.search import search_page
 from parformer.train.run import read_run
@@ -294,9 +294,9 @@ def test_help_teaches_and_answers_at_once() -> None:
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert "argparse" in imported
     assert not imported & {"torch", "numpy", "plotly"}
-    for line in EXAMPLES.splitlines():
+    for line in DIFFERENTIABLE_EXAMPLES.splitlines():
         assert line in done.stdout
-    for option in re.findall(r"--[a-z]+", EXAMPLES):
+    for option in re.findall(r"--[a-z]+", DIFFERENTIABLE_EXAMPLES):
         assert f"{option} " in done.stdout
     for word in ("PAR", "search.json", "report.html", "goes on", "s attention", "flops=0.1"):
         assert word in " ".join(done.stdout.split())
@@ -320,7 +320,7 @@ def test_runs_have_names() -> None:
 
 
 def test_the_examples_name_what_exists() -> None:
-    for line in EXAMPLES.splitlines():
+    for line in DIFFERENTIABLE_EXAMPLES.splitlines():
         words = line.split()
         assert words[:2] == ["parformer", "search"]
         assert words[2] in ("differentiable", "pareto")
