@@ -13,7 +13,7 @@ import pytest
 import parformer as pf
 from parformer.cli import main
 from parformer.costs import cost
-from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.errors import ConfigError, CorpusError, FolderError, ParformerError, Stopped
 from parformer.fitting.desk import Quiet
 from parformer.fitting.timetable import TITLES
 from tests.fitting.office import FakeMeter, small_ask, small_fit, write_text
@@ -178,6 +178,24 @@ def test_a_foreign_folder_is_left_alone(text: Path, tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="holds no fit"):
         small_fit(small_ask(text), tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_another_text_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    text, path = write_text(tmp_path / "words.txt"), tmp_path / "run"
+    with pytest.raises(Stopped):
+        small_fit(small_ask(text), path, watch=StopAt("size"))
+    write_text(text, words=5000)
+    with pytest.raises(CorpusError, match="is not the one that the run"):
+        small_fit(None, path)
+
+
+def test_a_text_that_is_too_short_is_refused_and_leaves_nothing_trained(tmp_path: Path) -> None:
+    text = tmp_path / "words.txt"
+    text.write_text("too short")
+    with pytest.raises(ParformerError) as error:
+        small_fit(small_ask(text), tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run" / "trainings").exists()
 
 
 def test_limits_that_nothing_keeps_name_what_comes_nearest(text: Path, tmp_path: Path) -> None:

@@ -76,8 +76,12 @@ class Desk:
 
     @cached_property
     def prepared(self) -> Prepared:
-        """The text as tokens."""
-        return read_text(self.ask.recipe(), Workers(), self.watch, None, self.path)
+        """The text as tokens; another one than the fit began with is refused."""
+        recipe = self.ask.recipe()
+        if self.notes.has("text"):
+            identity = self.result("text")["identity"]
+            recipe = recipe.replaced({"data.identity": identity})
+        return read_text(recipe, Workers(), self.watch, None, self.path)
 
     @cached_property
     def step(self) -> Step:
