@@ -187,15 +187,16 @@ def test_another_text_under_the_same_name_is_refused(tmp_path: Path) -> None:
     write_text(text, words=5000)
     with pytest.raises(CorpusError, match="is not the one that the run"):
         small_fit(None, path)
+    assert (path / "fit-notes.json").is_file()
 
 
-def test_a_text_that_is_too_short_is_refused_and_leaves_nothing_trained(tmp_path: Path) -> None:
+def test_a_text_that_is_too_short_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     text = tmp_path / "words.txt"
     text.write_text("too short")
     with pytest.raises(ParformerError) as error:
         small_fit(small_ask(text), tmp_path / "run")
     assert "\n" not in str(error.value)
-    assert not (tmp_path / "run" / "trainings").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["words.txt"]
 
 
 def test_limits_that_nothing_keeps_name_what_comes_nearest(text: Path, tmp_path: Path) -> None:
@@ -205,3 +206,4 @@ def test_limits_that_nothing_keeps_name_what_comes_nearest(text: Path, tmp_path:
     words = str(error.value)
     assert "of parameters where 100 is allowed; try --limit parameters=" in words
     assert "the nearest" in words
+    assert not (tmp_path / "run").exists()

@@ -7,6 +7,7 @@ the next. What a clock decided (sizes, updates) is among that, so it is decided 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def fit_text(
     The same call on the same folder goes on where it stopped; without an ask the folder's own
     is taken. Ctrl-C leaves the best so far.
     """
-    make_room(path)
+    fresh = make_room(path)
     keep_memory()
     with only_one(path):
         desk = Desk(Notes(path, ask), path, watch or Quiet(), meter, cache)
@@ -63,6 +64,10 @@ def fit_text(
             found = desk.notes.once("report", lambda: conclude(desk, command=command))
         except (KeyboardInterrupt, Stopped):
             raise stopped(desk, command) from None
+        except ParformerError:
+            if fresh and not (path / "trainings").exists():
+                discard(path)  # what cannot be done leaves no trace
+            raise
         write(path, found)
         desk.trainings.tidy("*")
     return found
@@ -111,8 +116,15 @@ def finished_fit(path: Path) -> dict[str, Any] | None:
     return found if found.get("finished") else None
 
 
-def make_room(path: Path) -> None:
-    """A new folder, an empty one, or one that holds a fit."""
+def discard(path: Path) -> None:
+    """Take back what was written before it was clear that nothing could come of it."""
+    for name in ("search", "sizes"):
+        shutil.rmtree(path / name, ignore_errors=True)
+    (path / FILE).unlink(missing_ok=True)
+
+
+def make_room(path: Path) -> bool:
+    """A new folder, an empty one, or one that holds a fit; whether it is empty."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         inside = {entry.name for entry in path.iterdir()} - {LOCK}
@@ -120,3 +132,4 @@ def make_room(path: Path) -> None:
         raise FolderError(f"cannot make the run folder {str(path)!r}: {error.strerror}") from None
     if inside and FILE not in inside:
         raise FolderError(f"{str(path)!r} is not empty and holds no fit; choose another --run")
+    return not inside
