@@ -88,7 +88,7 @@ def test_compiling_is_for_long_runs(seconds: dict[str, float]) -> None:
 def test_as_many_steps_as_the_time_allows(seconds: dict[str, float]) -> None:
     recipe, notices = made(make_recipe(train__time=100.0))
     assert recipe.train.steps == pytest.approx(100 * (1 - plan.RESERVE) / 0.05, abs=2)
-    assert any("steps of 50 ms fit into 100 s" in notice for notice in notices)
+    assert any("updates of 50 ms fit into 100 s" in notice for notice in notices)
     faster, _ = made(make_recipe(train__time=4000.0, train__compile="auto"))
     assert faster.train.compile == "on"
     assert faster.train.steps > 4000 * (1 - plan.RESERVE) / 0.05

@@ -34,6 +34,7 @@ f is feed-forward.
 """
 EXAMPLES = """\
 examples:
+  parformer fit python-source --time 6m --limit latency=0.8x    the whole job
   parformer show                                      all presets
   parformer show transformer-xl-base par-base         two stacks, drawn
   parformer design --par 32 --p 5                     PAR's rule as a pattern
@@ -45,6 +46,7 @@ examples:
   parformer search pareto --run gallery               all sizes worth having on this machine
   parformer pick gallery --limit latency=5ms          the best of them that fits
   parformer generate first --prompt 'def '            what it writes
+  parformer reproduce list                            the papers' tables, and ours beside them
 """
 
 
@@ -220,7 +222,7 @@ def make_parser() -> Parser:
         added = verbs.add_parser(
             verb.name,
             help=verb.words,
-            description=verb.words,
+            description=f"{verb.words[0].upper()}{verb.words[1:]}.",
             epilog=f"examples:\n{verb.examples}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

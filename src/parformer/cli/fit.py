@@ -1,4 +1,4 @@
-"""The verb `fit`."""
+"""The verb `fit`: which text, which budget, and what is told in the end?"""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--time", metavar="TIME", help="for everything, such as 10m or 2h (default 10m)"
     )
-    length.add_argument(
-        "--steps", type=int, metavar="N", help="updates of each finalist instead of a time"
-    )
+    length.add_argument("--steps", type=int, metavar="N", help="updates of each finalist")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="(default runs/fit-CORPUS)")
     text = parser.add_argument_group("the text")
     text.add_argument(
@@ -82,11 +80,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     models.add_argument("--seed", type=int, metavar="N", help="(default 0)")
     step = parser.add_argument_group("the step whose latency and memory count")
-    step.add_argument("--tgt-len", type=int, metavar="N", help="tokens (default: as trained)")
-    step.add_argument("--mem-len", type=int, metavar="N", help="tokens remembered before it")
+    step.add_argument("--tgt-len", type=int, metavar="N", help="new tokens (default: as trained)")
+    step.add_argument("--mem-len", type=int, metavar="N", help="remembered tokens before them")
     step.add_argument("--threads", type=int, metavar="N", help="(default 1)")
     money = parser.add_argument_group("estimates of energy")
-    money.add_argument("--watts", type=float, metavar="W", help="drawn (default 10 a core)")
+    money.add_argument(
+        "--watts", type=float, metavar="W", help="power drawn while it runs (default 10 a core)"
+    )
     money.add_argument("--grid", type=float, metavar="KG", help="CO₂ of a kWh (default 0.4)")
     money.add_argument("--price", type=float, metavar="MONEY", help="of a kWh (default 0.3)")
     money.add_argument("--currency", metavar="NAME", help="(default EUR)")
@@ -120,7 +120,7 @@ def read_ask(arguments: argparse.Namespace) -> Ask | None:
         given["time"] = read_seconds(arguments.time)
     if arguments.steps is not None:
         if arguments.steps < 1:
-            raise ConfigError(f"--steps must be 1 or more, got {arguments.steps}")
+            raise ConfigError(f"--steps must be at least 1, got {arguments.steps}")
         given["steps"] = arguments.steps
     given = {name: value for name, value in given.items() if value is not None}
     if arguments.limits:

@@ -74,26 +74,39 @@ def add_pareto(parser: argparse.ArgumentParser) -> None:
         help="the share of them that a candidate is trained for (default 0.15)",
     )
     step = parser.add_argument_group("what is measured")
-    step.add_argument("--tgt-len", type=int, metavar="N", help="tokens of a step")
-    step.add_argument("--mem-len", type=int, metavar="N", help="tokens remembered before it")
-    step.add_argument("--batch", type=int, default=1, metavar="N", help="(default 1)")
-    step.add_argument("--threads", type=int, default=1, metavar="N", help="(default 1)")
-    step.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    step.add_argument(
+        "--tgt-len", type=int, metavar="N", help="new tokens per step (default: the model's)"
+    )
+    step.add_argument(
+        "--mem-len",
+        type=int,
+        metavar="N",
+        help="remembered tokens before them (default: the model's)",
+    )
+    step.add_argument("--batch", type=int, default=1, metavar="N", help="texts at once (default 1)")
+    step.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (default 1)")
+    step.add_argument(
+        "--precision", choices=("fp32", "bf16"), default="fp32", help="(default fp32)"
+    )
     step.add_argument(
         "--latency-by",
         choices=("profile", "measuring"),
         default="profile",
-        help="predict candidates from a profile of the device, or build and measure each",
+        help="predict candidates from a profile of the device, or build and measure each "
+        "(default profile)",
     )
     step.add_argument(
         "--measure-on",
         choices=("here", "worker"),
         default="here",
-        help="this machine, or the device that runs 'parformer measure worker' on the --storage",
+        help="this machine, or the device that runs 'parformer measure worker' on the --storage "
+        "(default here)",
     )
     step.add_argument("--again", action="store_true", help="measure the device profile anew")
     engine = parser.add_argument_group("the search")
-    engine.add_argument("--sampler", choices=("lts", "nsga2", "random"), default="lts")
+    engine.add_argument(
+        "--sampler", choices=("lts", "nsga2", "random"), default="lts", help="(default lts)"
+    )
     engine.add_argument("--population", type=int, default=100, metavar="N", help="(default 100)")
     engine.add_argument("--iterations", type=int, default=30, metavar="N", help="(default 30)")
     engine.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
@@ -107,7 +120,9 @@ def add_pareto(parser: argparse.ArgumentParser) -> None:
         help="where the study is kept, for several machines: sqlite:FILE, journal:FILE or "
         "postgresql://USER:PASSWORD@HOST/DATABASE (default: in the run folder)",
     )
-    engine.add_argument("--study", default="pareto", metavar="NAME", help="its name there")
+    engine.add_argument(
+        "--study", default="pareto", metavar="NAME", help="its name there (default pareto)"
+    )
     engine.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes here (default 1)"
     )

@@ -62,13 +62,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--time", default="5m", metavar="TIME", help="for the trainings of each study (default 5m)"
     )
-    length.add_argument("--steps", type=int, default=0, metavar="N", help="updates of each instead")
+    length.add_argument(
+        "--steps", type=int, default=0, metavar="N", help="updates of each training"
+    )
     parser.add_argument(
         "--seeds", type=int, default=1, metavar="N", help="trainings of each model (default 1)"
     )
     parser.add_argument("--untrained", action="store_true", help="leave out what takes trainings")
     parser.add_argument("--corpus", metavar="NAME|PATH", help="(default python-source)")
-    parser.add_argument("--threads", type=int, metavar="N", help="(default: as torch has it)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's)")
 
 
 def run(arguments: argparse.Namespace) -> None:

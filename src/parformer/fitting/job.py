@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from parformer import folder
@@ -98,9 +99,8 @@ def stopped(desk: Desk, command: str) -> Stopped:
         best = f"the best so far is in {desk.path}; " if found["chosen"] else ""
     except (ParformerError, KeyboardInterrupt):
         best = ""
-    return Stopped(
-        f"stopped, everything is saved; {best}go on with: parformer fit --run {desk.path}"
-    )
+    run = quote(str(desk.path))
+    return Stopped(f"stopped, everything is saved; {best}go on with: parformer fit --run {run}")
 
 
 def write(path: Path, found: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from html import escape
 from typing import Any, NewType, TypeAlias
 
 from parformer.pattern import ALPHABET, BlockSpec
-from parformer.report.stack import COLOURS
+from parformer.report.stack import COLOURS, colour
 
 Html = NewType("Html", str)
 """Text that is markup already; whatever else comes in is escaped."""
@@ -173,8 +173,8 @@ def strips(
     )
     used = {block.letter for blocks in stacks.values() for block in blocks}
     key = "".join(
-        f'<span><i style="background:{COLOURS[letter]}"></i>{letter_name(letter)}</span>'
-        for letter in COLOURS
+        f'<span><i style="background:{colour(letter)}"></i>{letter_name(letter)}</span>'
+        for letter in dict.fromkeys([*COLOURS, *sorted(used)])
         if letter in used
     )
     dense = " dense" if longest > 26 else ""
@@ -244,7 +244,7 @@ def _finite(value: Any) -> Any:
 def _cell(number: int, block: BlockSpec) -> str:
     ink = "#1f2328" if block.letter in "iy" else "#ffffff"  # the two pale ones
     return (
-        f'<span style="background:{COLOURS[block.letter]};color:{ink}" '
+        f'<span style="background:{colour(block.letter)};color:{ink}" '
         f'title="{number}: {letter_name(block.letter)} {escape(str(block))}">'
         f"{escape(block.letter)}</span>"
     )

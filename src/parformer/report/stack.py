@@ -23,6 +23,13 @@ COLOURS: Mapping[str, str] = {
     "y": "#e8a200",
     "<": "#7f5539",
 }
+GUEST = "#495057"
+"""Of a block that somebody else brought."""
+
+
+def colour(letter: str) -> str:
+    """What a block is drawn in."""
+    return COLOURS.get(letter, GUEST)
 
 
 def draw_plain(pattern: Pattern | str) -> str:
@@ -34,7 +41,7 @@ def draw(pattern: Pattern) -> Text:
     """One coloured cell per block, from the first to the last, for a terminal."""
     drawing = Text(no_wrap=False)
     for block in pattern:
-        drawing.append(f"{block.letter} ", style=f"bold white on {COLOURS[block.letter]}")
+        drawing.append(f"{block.letter} ", style=f"bold white on {colour(block.letter)}")
     return drawing
 
 
@@ -44,7 +51,7 @@ def legend(patterns: list[Pattern]) -> Text:
     words = Text()
     for letter, name in (*ALPHABET.items(), ("<", "bottleneck")):
         if letter in used:
-            words.append(f"{letter} ", style=f"bold white on {COLOURS[letter]}")
+            words.append(f"{letter} ", style=f"bold white on {colour(letter)}")
             words.append(f" {name}  ")
     return words
 
@@ -77,7 +84,7 @@ def to_svg(patterns: Mapping[str, Pattern]) -> str:
     for i, (letter, words) in enumerate(names):
         x = (width - 150 * len(names)) / 2 + 20 + 150 * i
         parts.append(
-            f'<rect x="{x:g}" y="{y}" width="14" height="14" rx="3" fill="{COLOURS[letter]}"/>'
+            f'<rect x="{x:g}" y="{y}" width="14" height="14" rx="3" fill="{colour(letter)}"/>'
             f'<text x="{x + 21:g}" y="{y + 11.5}" font-size="12" fill="#495057">{words}</text>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -87,7 +94,7 @@ def _cell(left: float, top: float, block: BlockSpec) -> str:
     label = "< >" if block.inside is not None else str(block)
     return (
         f'<rect x="{left}" y="{top}" width="{WIDE}" height="{BLOCK}" rx="4" '
-        f'fill="{COLOURS[block.letter]}"/>'
+        f'fill="{colour(block.letter)}"/>'
         f'<text x="{left + WIDE / 2}" y="{top + 11.5}" font-size="10.5" fill="#ffffff" '
         f'text-anchor="middle">{escape(_short(label))}</text>'
     )

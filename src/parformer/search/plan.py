@@ -125,7 +125,7 @@ def refuse_short(recipe: Recipe, tokens: Tokens) -> None:
         raise ConfigError(
             f"{timetable.steps:,} updates end before the architecture's first turn: "
             f"{timetable.warmup:,} warm up, and a cycle has {timetable.cycle:,}; take more "
-            "--steps, or a shorter search.cycle or search.warmup"
+            "--steps or --time, or a shorter search.cycle or search.warmup"
         )
 
 

@@ -100,7 +100,7 @@ def with_clock(
     if recipe.train.compile == "on":
         left -= COMPILE_SECONDS / 2  # the run itself compiles again, from a warm cache
     steps = int(workers.share(str(max(1, int(left / seconds)))))
-    notice(f"{steps:,} steps of {1000 * seconds:,.0f} ms fit into {config.time:,.0f} s.")
+    notice(f"{steps:,} updates of {1000 * seconds:,.0f} ms fit into {config.time:,.0f} s.")
     # A schedule's warm-up keeps its share when the clock decides how long a run is.
     changes: dict[str, object] = {"train.steps": steps}
     if share < 1:
