@@ -69,7 +69,7 @@ def rates(desk: Desk) -> Result:
         desk.watch.notice(f"Learning rate of {name}, {number} of {len(names)}")
 
         def score(rate: float, name: str = name) -> float | None:
-            recipe = desk.recipe_of(name, steps, rate)
+            recipe = desk.recipe_of(name, steps, rate, looks=1)
             _, outcome = desk.trainings.run(recipe, f"rate-{name}-{rate:.3g}")
             loss = None if outcome is None else outcome.result["valid"]["loss"]
             return None if loss is None else float(loss)
@@ -148,7 +148,7 @@ def seeds(desk: Desk) -> Result:
         found[str(seed)] = {}
         for name in (BASELINE, best):
             desk.watch.notice(f"{name} with seed {desk.ask.seed + seed}")
-            recipe = desk.recipe_of(name, steps, rates[name]["rate"], seed)
+            recipe = desk.recipe_of(name, steps, rates[name]["rate"], seed=seed)
             path, outcome = desk.trainings.run(recipe, f"{name}-seed-{seed}")
             if outcome is not None:
                 found[str(seed)][name] = desk.trainings.segments(path).tolist()

@@ -14,7 +14,7 @@ from parformer.data.tokens import Prepared
 from parformer.fitting.ask import FAMILIES, Ask
 from parformer.fitting.notes import Notes, Result
 from parformer.fitting.timetable import Phase, counted, plan
-from parformer.fitting.trainings import Trainings
+from parformer.fitting.trainings import LOOKS, Trainings
 from parformer.measure.meter import Meter, Step, measure_here
 from parformer.recipe import Recipe
 from parformer.search.objectives import Figures, countable
@@ -133,10 +133,12 @@ class Desk:
     def trainings(self) -> Trainings:
         return Trainings(self.path / "trainings", self.prepared, self.watch)
 
-    def recipe_of(self, name: str, steps: int, rate: float, seed: int = 0) -> Recipe:
+    def recipe_of(
+        self, name: str, steps: int, rate: float, *, seed: int = 0, looks: int = LOOKS
+    ) -> Recipe:
         """How one of the models is trained; all alike, but for the rate."""
         return replace(self.recipe, model=self.models[name]).replaced(
-            self.trainings.schedule(steps, rate, self.ask.seed + seed)
+            self.trainings.schedule(steps, rate, self.ask.seed + seed, looks)
         )
 
 

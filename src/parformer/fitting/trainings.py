@@ -78,15 +78,15 @@ class Trainings:
             shutil.rmtree(place, ignore_errors=True)
 
     @staticmethod
-    def schedule(steps: int, rate: float, seed: int) -> dict[str, object]:
-        """What trainings of a contest have in common."""
+    def schedule(steps: int, rate: float, seed: int, looks: int) -> dict[str, object]:
+        """What trainings of a contest have in common, with so many validations."""
         return {
             "train.steps": steps,
             "train.time": 0.0,
             "train.warmup": max(1, steps // 10),
             "train.learning_rate": rate,
             "train.seed": seed,
-            "train.evaluate_every": max(1, steps // LOOKS),
+            "train.evaluate_every": max(1, steps // looks),
             "train.evaluate_tokens": GLANCE,
             "train.final_tokens": 1024,
         }
