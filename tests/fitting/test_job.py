@@ -199,6 +199,14 @@ def test_a_text_that_is_too_short_is_refused_and_leaves_nothing(tmp_path: Path) 
     assert [entry.name for entry in tmp_path.iterdir()] == ["words.txt"]
 
 
+def test_a_text_too_short_for_a_search_is_fitted_by_rule(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "words.txt", words=1600)
+    found = small_fit(small_ask(text, steps=2), tmp_path / "run")
+    assert found["finished"]
+    assert found["search"] is None
+    assert [row["name"] for row in found["models"]] == ["baseline", "interleaved", "par"]
+
+
 def test_limits_that_nothing_keeps_name_what_comes_nearest(text: Path, tmp_path: Path) -> None:
     ask = small_ask(text, limits=("parameters=100",))
     with pytest.raises(ConfigError) as error:

@@ -131,7 +131,10 @@ def test_too_little_time_is_refused(clock: Clock) -> None:
         ({"search__choices": "sfq"}, "q"),
         ({"search__choices": "ss"}, "'s' twice"),
         ({"train__steps": 3}, "3 updates end before the architecture's first turn: 1 warm up"),
-        ({"search__cycle": 7}, "and a cycle has 7; take more --steps, or a shorter search.cycle"),
+        (
+            {"search__cycle": 7},
+            "and a cycle has 7; take more --steps or --time, or a shorter search.cycle",
+        ),
         ({"train__batch": 400, "train__accumulate": 1}, "needs 18,112: 20% of them"),
         ({"search__limit": "flops=0.01x"}, "no pattern of this space costs 0.01x"),
         ({"search__limit": "flops=0.2x", "search__choices": "sf"}, "the nearest, (f)x3, costs"),

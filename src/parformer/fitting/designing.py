@@ -9,7 +9,7 @@ from typing import Any
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, CorpusError
 from parformer.fitting.desk import BASELINE, ROUNDS, Desk
 from parformer.fitting.finalists import (
     CLOCKED,
@@ -179,9 +179,13 @@ def search(desk: Desk) -> Result:
     )
     if seconds:
         recipe = recipe.replaced({"train.warmup": 100})
-    found = search_differentiable(
-        recipe, desk.path / "search", watch=desk.watch, command="parformer fit"
-    )
+    try:
+        found = search_differentiable(
+            recipe, desk.path / "search", watch=desk.watch, command="parformer fit"
+        )
+    except CorpusError as error:
+        desk.watch.notice(f"No search for placements, only those by rule: {error}")
+        return {}
     if not found.finished:
         raise KeyboardInterrupt
     return {"pattern": str(found.found["pattern"])}
