@@ -146,8 +146,9 @@ def farewell(found: dict[str, Any], path: Path) -> None:
     console.print(fit_table(found))
     for sample in found["samples"]:
         if sample["name"] == "final":
-            console.print("\nWhat it writes:", style="bold")
-            show(f"{sample['prompt']}{sample['text']}\n\n")
+            console.print("\nWhat it writes, after some words of the text:", style="bold")
+            console.print(sample["prompt"], style="dim", markup=False, soft_wrap=True, end="")
+            show(f"{sample['text']}\n\n")
     lines = [f"report: {path / 'report.html'}"]
     if found["final"]:
         lines += [

@@ -22,7 +22,7 @@ FINAL = "final"
 """What the model that is handed over is called beside the baseline."""
 TESTED = 131_072
 """Tokens of the test split that both are looked at with."""
-PROMPT, WRITTEN = 48, 240
+PROMPT, WRITTEN = 160, 240
 """Characters of a prompt, and tokens written after it, at most."""
 
 
@@ -78,7 +78,7 @@ def both_runs(desk: Desk, final: Mapping[str, Any]) -> dict[str, Path]:
 def about_final(desk: Desk, final: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The model that is handed over, for the report."""
     run = desk.trainings.root / final["run"]
-    losses = {name: test_loss(desk, path) for name, path in both_runs(desk, final).items()}
+    losses = {name: loss_on_test(desk, path) for name, path in both_runs(desk, final).items()}
     return {
         "folder": MODEL,
         "name": final["name"],
@@ -93,7 +93,7 @@ def about_final(desk: Desk, final: Mapping[str, Any], chosen: Mapping[str, Any])
     }
 
 
-def test_loss(desk: Desk, run: Path) -> dict[str, Any] | None:
+def loss_on_test(desk: Desk, run: Path) -> dict[str, Any] | None:
     """The loss on text that nothing was chosen by."""
     if "test" not in desk.prepared.splits:
         return None
@@ -117,8 +117,23 @@ def samples_of(desk: Desk, final: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def prompt_of(desk: Desk) -> str:
-    """The first words of validation text that make a line."""
+    """The first lines of validation text, from one with several words on, cut between words."""
     tokens = desk.prepared.splits["valid"].tokens[:2048]
     text = desk.prepared.tokenizer.decode([int(token) for token in tokens])
-    lines = [line for line in text.splitlines() if len(line.split()) > 1]
-    return lines[0][:PROMPT] if lines else text[:PROMPT]
+    return opening(text)
+
+
+def opening(text: str, most: int = PROMPT) -> str:
+    """Some of a text, from its first line of several words to the end of a line or word.
+
+    >>> opening("----\\nIt was late.\\nNobody came.", most=20)
+    'It was late.\\n'
+    """
+    lines = text.splitlines(keepends=True)
+    first = next((n for n, line in enumerate(lines) if len(line.split()) > 1), 0)
+    piece = "".join(lines[first:])
+    if len(piece) <= most:
+        return piece
+    line, word = (piece.rfind(space, 0, most) for space in ("\n", " "))
+    cut = line if line > most // 3 else max(line, word)
+    return piece[: cut + 1] if cut > 0 else piece[:most]

@@ -225,7 +225,7 @@ def about_device(threads: int) -> dict[str, Any]:
 def repeats(desk: Desk) -> list[str]:
     path = quote(str(desk.path))
     return [
-        f"parformer generate {path} --prompt {quote(prompt_of(desk))}",
+        f"parformer generate {path} --prompt {quote(prompt_of(desk).splitlines()[0])}",
         f"parformer evaluate {path}",
         f"parformer train {quote(str(desk.path / CONFIG))} --run again",
     ]
