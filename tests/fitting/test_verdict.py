@@ -128,11 +128,13 @@ def test_worse_and_faster_within_a_limit_that_the_baseline_breaks() -> None:
 
 
 def test_a_multiple_is_told_as_one() -> None:
-    faster = {"ratio": 0.7, "verdict": "faster"}
+    faster = {"ratio": 0.7, "ratio_low": 0.65, "ratio_high": 0.81, "verdict": "faster"}
     chosen = row("par", latency=faster, against=against(0.021, "worse"))
     base = row("baseline", broken={"latency": 0.005})
     found = judge(base, chosen, {"latency": 0.004}, {"latency": 0.8})
-    assert found["sentences"][0] == "It keeps to 0.8× the baseline's latency."
+    assert found["sentences"][0] == (
+        "It keeps to 0.8× the baseline's latency (0.70×, 0.65× to 0.81×)."
+    )
 
 
 def test_no_gain_is_called_so() -> None:

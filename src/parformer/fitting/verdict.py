@@ -226,7 +226,11 @@ def _fit_sentences(
             for name, value in chosen["broken"].items()
         )
         return [f"Nothing that was found keeps the limits: the nearest has {over}."]
-    words = [f"It keeps to {_limits_words(limits, multiples)}"]
+    latency, told = chosen["latency"], ""
+    if latency is not None and "latency" in multiples:
+        low, high = latency["ratio_low"], latency["ratio_high"]
+        told = f" ({latency['ratio']:.2f}×, {low:.2f}× to {high:.2f}×)"
+    words = [f"It keeps to {_limits_words(limits, multiples)}{told}"]
     absolute = {n: v for n, v in baseline["broken"].items() if n not in multiples}
     if absolute:
         over = " and ".join(f"{in_words(n, v)} of {n}" for n, v in absolute.items())
