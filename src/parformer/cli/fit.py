@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from parformer.cli.console import make_console, print_json
 from parformer.cli.generate import show
+from parformer.cli.pareto import add_limits
 from parformer.cli.train import Screen, read_seconds
 from parformer.errors import ConfigError
 
@@ -41,16 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a corpus by name, or a file, folder or glob of text; see 'parformer data'; "
         "not needed to go on",
     )  # fmt: skip
-    parser.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        dest="limits",
-        metavar="METRIC=AMOUNT",
-        help="what the model may cost: latency=5ms, memory=64MB, parameters=5M, flops=1G, "
-        "state=1MB, or latency=0.7x of the interleaved baseline; may be repeated "
-        "(default: no slower than the baseline)",
-    )
+    add_limits(parser, "the interleaved baseline (default: latency=1x)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--time", metavar="TIME", help="for everything, such as 10m or 2h (default 10m)"
