@@ -192,7 +192,6 @@ def break_reading(**changes: Any) -> dict[str, Any]:
         break_reading() | {"receipt": {"device": {}}},
         break_reading() | {"receipt": None},
     ],
-    ids=str,
 )
 def test_broken_readings_are_refused(values: Any) -> None:
     with pytest.raises(FolderError, match="broken"):
