@@ -50,6 +50,7 @@ def test_curves_come_from_the_metrics(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert read_curves(tmp_path) == {"curve": [[10, 2.5], [20, 2.0]], "valid_curve": [[20, 2.25]]}
     assert last_validation(tmp_path) == 2.25
+    assert last_validation(tmp_path, until=19) == float("inf")
 
 
 def test_energy_is_power_times_time() -> None:

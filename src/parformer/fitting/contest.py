@@ -101,7 +101,8 @@ def contest(desk: Desk) -> Result:
         desk.watch.notice(f"{name}: {desk.models[name].pattern}, {steps:,} updates")
         recipe = desk.recipe_of(name, steps, rates[name]["rate"])
         path, outcome = desk.trainings.run(recipe, name, until=third)
-        losses[name] = last_validation(path) if outcome is not None else math.inf
+        # who was stopped later than this is judged by where all were judged
+        losses[name] = math.inf if outcome is None else last_validation(path, until=third)
     known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
     out = losers(known, [BASELINE], desk.eligible, BEHIND) if known else {}
     found: dict[str, Any] = {}

@@ -151,7 +151,7 @@ def read_curves(path: Path) -> dict[str, list[list[float]]]:
     return curves
 
 
-def last_validation(path: Path) -> float:
-    """The newest validation of a run, infinite if there is none or it was not finite."""
-    points = read_curves(path)["valid_curve"]
-    return points[-1][1] if points else float("inf")
+def last_validation(path: Path, until: float = float("inf")) -> float:
+    """The newest validation of a run up to a step; infinite if there is none."""
+    points = [loss for step, loss in read_curves(path)["valid_curve"] if step <= until]
+    return points[-1] if points else float("inf")
