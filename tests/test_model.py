@@ -794,3 +794,35 @@ def test_a_configuration_is_kept_as_it_was_given() -> None:
     model = build(config)
     assert model.config is config
     assert F.softmax(model(text() % 13).logits, -1).shape[-1] == 13
+
+
+@pytest.mark.parametrize("family", ["transformer-xl", "gpt2", "llama"])
+def test_scaled_first_weights_keep_sizes_and_add_nothing(family: str) -> None:
+    for width, pattern in ((32, "(sf)x2"), (256, "(sf)x8")):
+        config = pf.preset("pocket", family=family, d_model=width, d_inner=3 * width, pattern=pattern,
+                        norm="pre", final_norm=True, max_len=64)  # fmt: skip
+        config = config.replaced(mem_len=0, n_head=2)
+        model = build(config, seed=1)
+        for name, weight in model.named_parameters():
+            if not name.startswith("blocks.") or weight.dim() < 2:
+                continue
+            if name.endswith("out.weight"):
+                assert not weight.any(), name
+            else:
+                assert float(weight.std()) == pytest.approx(weight.shape[1] ** -0.5, rel=0.05), name
+        tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+        bare = build(config.replaced(pattern="i"), seed=1)
+        bare.load_state_dict({n: v for n, v in model.state_dict().items()
+                              if not n.startswith("blocks.")}, strict=False)  # fmt: skip
+        # whatever the depth, the stream begins as if there were no blocks
+        torch.testing.assert_close(model(tokens).logits, bare(tokens).logits)
+
+
+def test_recurrent_blocks_draw_their_own_first_weights() -> None:
+    """A highway passes the stream on: zeros in its products would leave the gates nothing."""
+    model = build(pf.preset("pocket", pattern="(rf)x2"), seed=1)
+    assert all(w.any() for n, w in model.named_parameters() if n.endswith("0.out.weight"))
+    ours = build(pf.preset("pocket", pattern="(rf)x2", first_weights="family"), seed=1)
+    for name, weight in model.named_parameters():
+        if name.startswith(("blocks.0.", "blocks.2.")) and "norm" not in name:
+            torch.testing.assert_close(weight, dict(ours.named_parameters())[name])

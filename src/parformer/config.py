@@ -220,8 +220,11 @@ class ModelConfig:
     """Share of attention weights dropped while training."""
     inner_dropout: bool = FAMILY
     """Drop inside feed-forward blocks as well."""
+    first_weights: Literal["family", "scaled"] = "family"
+    """As the family's authors draw them; or by each matrix's own inputs, and every residual block
+    begins with nothing to add, which holds for any width and depth."""
     init_std: float = 0.02
-    """Spread of the first weights."""
+    """Spread of the first weights; of scaled ones, of the embedding alone."""
     projection_std: float = 0.01
     """Spread of the first embedding projections."""
 

@@ -530,39 +530,65 @@ def _fill(
 
 @torch.no_grad()
 def initialise(model: Model, generator: torch.Generator) -> None:
-    """First weights, as each family's authors draw them."""
+    """First weights, as each family's authors draw them, or scaled to each matrix's inputs."""
     config = model.config
-    xl = config.family == "transformer-xl"
-    reach = math.sqrt(3 / config.d_model) if config.family == "sru" else None
-    # GPT-2 lets the sum of many residual blocks start no larger than that of one.
-    shrink = 1 / math.sqrt(len(config.pattern)) if config.family == "gpt2" else 1.0
     drawn: set[nn.Parameter] = set()
     for module in model.modules():
         if isinstance(module, Recurrent):
             drawn |= module.draw(generator)
+    draw = draw_scaled if config.first_weights == "scaled" else draw_as_family
     for name, parameter in model.named_parameters():
         if parameter in drawn:
             continue
-        if "norm" in name:
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif xl:
-                parameter.normal_(1.0, config.init_std, generator=generator)
-            else:
-                parameter.fill_(1.0)
-        elif name.split(".")[-1] in ("bias", "cluster_bias"):
+        if name.split(".")[-1] in ("bias", "cluster_bias"):
             parameter.zero_()
-        elif reach is not None and not name.startswith("blocks."):
-            if "projection" in name:
-                nn.init.xavier_uniform_(parameter, generator=generator)
-            else:
-                parameter.uniform_(-reach, reach, generator=generator)
-        elif "projection" in name:
-            parameter.normal_(0.0, config.projection_std, generator=generator)
-        elif name.startswith("blocks.") and name.endswith("out.weight"):
-            parameter.normal_(0.0, config.init_std * shrink, generator=generator)
         else:
-            parameter.normal_(0.0, config.init_std, generator=generator)
+            draw(name, parameter, config, generator)
+
+
+def draw_as_family(
+    name: str, parameter: nn.Parameter, config: ModelConfig, generator: torch.Generator
+) -> None:
+    """A weight that is no bias, as the family's authors draw it."""
+    inside = name.startswith("blocks.")
+    if "norm" in name and config.family == "transformer-xl":
+        parameter.normal_(1.0, config.init_std, generator=generator)
+    elif "norm" in name:
+        parameter.fill_(1.0)
+    elif config.family == "sru" and not inside:
+        if "projection" in name:
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        else:
+            reach = math.sqrt(3 / config.d_model)
+            parameter.uniform_(-reach, reach, generator=generator)
+    elif "projection" in name:
+        parameter.normal_(0.0, config.projection_std, generator=generator)
+    elif inside and name.endswith("out.weight") and config.family == "gpt2":
+        # GPT-2 lets the sum of many residual blocks start no larger than that of one.
+        spread = config.init_std / math.sqrt(len(config.pattern))
+        parameter.normal_(0.0, spread, generator=generator)
+    else:
+        parameter.normal_(0.0, config.init_std, generator=generator)
+
+
+def draw_scaled(
+    name: str, parameter: nn.Parameter, config: ModelConfig, generator: torch.Generator
+) -> None:
+    """A weight that is no bias, such that what goes through it keeps its size.
+
+    What blocks write begins at zero: the stream of a deep stack is that of a shallow one then, and
+    no rate has to be small for its depth. Tables keep `init_std`, as heads share them.
+    """
+    inside = name.startswith("blocks.")
+    if "norm" in name:
+        parameter.fill_(1.0)
+    elif parameter.dim() < 2 or (inside and name.endswith("out.weight")):
+        parameter.zero_()
+    elif inside or "projection" in name:
+        spread = 1 / math.sqrt(parameter.shape[1])
+        parameter.normal_(0.0, spread, generator=generator)
+    else:
+        parameter.normal_(0.0, config.init_std, generator=generator)
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parformer.cli import main
-from parformer.cli.data import readable
+from parformer.cli.data import compared, readable
 from parformer.data.corpora import corpora
 
 TRAIN = "the cat sat on the mat\n\nnaïve cats [bold] nap\n" * 40
@@ -60,6 +60,7 @@ def test_without_a_name_all_corpora_are_listed(capsys: pytest.CaptureFixture[str
         assert row["licence"] in listing
     source = next(line for line in listing.splitlines() if line.split()[:1] == ["python-source"])
     assert source.rstrip().endswith("yes")
+    assert "python-source-0.1" not in listing
     wanted = next(row for row in rows if row["name"] == "enwik8")
     assert wanted["present"] is False
     assert re.search(r"enwik8 .*100 MB .*no, 36 MB to fetch", listing)
@@ -97,6 +98,41 @@ def test_the_same_is_shown_to_people(capsys: pytest.CaptureFixture[str], folder:
     assert "byte, 256 tokens" in plain
     assert "cats [bold] nap" in plain
     assert re.search(r"train +1,880 +1,840 +520 +1,880 +1\.000 +3\.615", plain)
+
+
+def test_what_stands_in_train_too_is_told(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    unlike = "".join(f"{i} {i * i} {i**3}\n" for i in range(60))
+    Path(folder, "test.txt").write_text(TRAIN[500:800] + unlike)
+    facts = run_json(capsys, folder)["overlap"]
+    assert list(facts) == ["valid", "test"]
+    assert facts["valid"] == {"windows": 0, "shared": 0.0, "longest": 0, "crowded": False}
+    share = facts["test"]["shared"]
+    assert share > 0.05
+    assert facts["test"]["crowded"]
+    longest = facts["test"]["longest"]
+    assert 300 <= longest < 310
+    shown = run(capsys, folder)
+    assert "valid  shorter than 50 bytes, so not looked for in train" in shown
+    line = (
+        f"test   {share:.1%} of its 50-byte windows stand in train word for word; "
+        f"longest match {longest} bytes"
+    )
+    assert line in shown
+    assert "Warning: more than 5% of test stands in train" in shown
+    assert "remove copies, or split by document" in shown
+
+
+def test_little_in_common_is_no_warning(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    Path(folder, "test.txt").write_text("".join(f"{i} {i * i}\n" for i in range(99)))
+    shown = run(capsys, folder)
+    assert "test   none of its 50-byte windows stands in train word for word" in shown
+    assert "Warning" not in shown
+
+
+def test_of_a_long_split_it_is_told_how_much_was_looked_for() -> None:
+    found = {"windows": 8_388_559, "shared": 0.012, "longest": 80}
+    assert compared(found, 8_388_608).endswith("longest match 80 bytes")
+    assert compared(found, 9_000_000).endswith("80 bytes (its first 8.4 MB were looked for)")
 
 
 def test_rare_words_are_left_out(capsys: pytest.CaptureFixture[str], folder: str) -> None:

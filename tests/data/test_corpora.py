@@ -21,6 +21,7 @@ import zstandard
 
 from parformer.data import Corpus, builtin, corpora, digests, find_corpus
 from parformer.data.digests import INDEX, Digests
+from parformer.data.overlap import overlaps
 from parformer.data.pieces import CHUNK, Piece, read_pieces
 from parformer.durable import cache_folder
 from parformer.errors import CorpusError
@@ -77,7 +78,7 @@ def settle(*files: Path) -> None:
 # Built in
 
 
-@pytest.mark.parametrize("name", builtin.ABOUT)
+@pytest.mark.parametrize("name", [*builtin.ABOUT, *builtin.OLDER])
 def test_built_in_corpora_are_text_in_three_splits(name: str) -> None:
     corpus = find_corpus(name)
     assert corpus.splits == SPLITS
@@ -94,7 +95,8 @@ def test_built_in_corpora_are_text_in_three_splits(name: str) -> None:
 def test_built_in_corpora_are_the_same_in_another_process() -> None:
     code = (
         "from parformer.data import find_corpus;"
-        "print(*(find_corpus(n).identity() for n in ('python-docs', 'python-source')))"
+        "from parformer.data.builtin import ABOUT, OLDER;"
+        "print(*(find_corpus(n).identity() for n in (*ABOUT, *OLDER)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -103,7 +105,8 @@ def test_built_in_corpora_are_the_same_in_another_process() -> None:
         check=True,
         env=os.environ | {"PYTHONHASHSEED": "7", "PARFORMER_CACHE": "/nonexistent/cache"},
     )
-    assert done.stdout.split() == [find_corpus(name).identity() for name in builtin.ABOUT]
+    names = [*builtin.ABOUT, *builtin.OLDER]
+    assert done.stdout.split() == [find_corpus(name).identity() for name in names]
 
 
 def test_python_docs_hold_every_topic_once() -> None:
@@ -138,14 +141,144 @@ def test_python_source_leaves_out_what_is_not_the_library(tmp_path: Path) -> Non
     write(tmp_path, kept | dropped)
     (tmp_path / "link.py").symlink_to("os.py")
     (tmp_path / "gone.py").symlink_to("nowhere")
-    assert list(builtin.python_source(tmp_path)) == sorted(kept)
+    assert list(builtin.library_files(tmp_path)) == sorted(kept)
 
 
 def test_python_source_is_real_code() -> None:
-    files = builtin.python_source(builtin.standard_library())
-    assert {"os.py", "json/decoder.py", "argparse.py"} <= set(files)
+    whole = builtin.library_files(builtin.standard_library())
+    files, families = builtin.builtin_files("python-source")
+    assert {"os.py", "json/decoder.py", "argparse.py", "encodings/idna.py"} <= set(files)
     assert not [name for name in files if {"test", "tests"} & set(name.split("/"))]
+    assert not {"encodings/cp852.py", "encodings/koi8_r.py", "pydoc_data/topics.py"} & set(files)
+    assert len(files) > 0.75 * len(whole)
+    assert any({"ntpath.py", "posixpath.py"} <= set(family) for family in families)
+    assert max(map(len, families)) < 20
     assert sum(find_corpus("python-source").size(split) or 0 for split in SPLITS) > 5_000_000
+
+
+def test_hardly_anything_of_python_source_is_held_out_and_trained_on() -> None:
+    corpus = find_corpus("python-source")
+    for found in overlaps(corpus).values():
+        assert found.windows > 100_000
+        assert found.shared < 0.05
+        assert found.longest < 2_000
+
+
+def prose(seed: int, count: int = 40) -> list[str]:
+    rng = Random(seed)
+    return [f"line = {rng.randbytes(9).hex()}" for _ in range(count)]
+
+
+def module(*lines: str) -> bytes:
+    return "".join(f"    {line}\n" for line in lines).encode()
+
+
+def test_tables_and_copies_are_left_out() -> None:
+    table = [f"0x{i:04x}: 0x{i + 7:04x}, # LETTER" for i in range(40)]
+    words = [f"'word number {i}': {i}," for i in range(40)]
+    files: dict[str, Path | bytes] = {
+        "a.py": module(*prose(1)),
+        "b.py": module(*prose(1)[:21], *prose(2)[:19]),
+        "c.py": module(*prose(1)[:19], *prose(3)[:21]),
+        "codes.py": module("import codecs", *table),
+        "empty.py": b"",
+        "pydoc_data/topics.py": module(*prose(4)),
+        "strings.py": module(*prose(5, 30), *words[:15]),
+        "words.py": module("words = {", *words),
+    }
+    kept, families = builtin.without_copies(files)
+    assert list(kept) == ["a.py", "c.py", "empty.py", "strings.py"]
+    assert families == [["a.py", "c.py"]]
+
+
+def test_files_with_much_in_common_are_a_family_and_common_lines_make_none() -> None:
+    everywhere = prose(0, 30)
+    files: dict[str, Path | bytes] = {
+        f"{i:02}.py": module(*everywhere, *prose(i + 1, 100)) for i in range(25)
+    }
+    assert builtin.without_copies(files) == (files, [])
+    files["30.py"] = module(*prose(3)[:12], *prose(31, 80))
+    files["31.py"] = module(*prose(9)[:12], *prose(31, 80)[:20], *prose(32, 60))
+    files["32.py"] = module(*prose(10)[:5], *prose(33, 80))
+    kept, families = builtin.without_copies(files)
+    assert kept == files
+    assert families == [["02.py", "08.py", "30.py", "31.py"]]
+
+
+# What a name stood for before
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small standard library with copies in it."""
+    files = {f"{i:02}.py": module(*prose(i)) for i in range(30)}
+    copies = {f"copy-{i:02}.py": module(*prose(i)[1:]) for i in range(30)}
+    root = write(tmp_path / "library", files | copies)
+    monkeypatch.setattr(builtin, "standard_library", lambda: root)
+    return root
+
+
+def test_the_text_of_version_0_1_has_a_name_of_its_own(library: Path) -> None:
+    new, old = find_corpus("python-source"), find_corpus("python-source-0.1")
+    assert sum(len(data) for data in texts(old).values()) == sum(
+        file.stat().st_size for file in library.iterdir()
+    )
+    assert new.identity() != old.identity()
+    assert "0.1" in old.about
+    assert overlaps(old)["test"].crowded
+    assert not overlaps(new)["test"].crowded
+
+
+def test_an_identity_tells_which_text_is_meant(library: Path) -> None:
+    new, old = find_corpus("python-source"), find_corpus("python-source-0.1")
+
+    def found(name: str, identity: str) -> str:
+        return find_corpus(name, identity=identity).identity()
+
+    assert found("python-source", new.identity()) == new.identity()
+    assert found("python-source", old.identity()) == old.identity()
+    assert found("python-source", "") == found("python-source", "0" * 64) == new.identity()
+    assert found("python-source-0.1", new.identity()) == old.identity()
+    docs = find_corpus("python-docs").identity()
+    assert found("python-docs", old.identity()) == docs
+
+
+def test_a_run_of_version_0_1_goes_on_with_its_text(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from parformer.cli import main
+    from parformer.recipe import read_recipe
+    from parformer.train.job import train_model
+
+    recipe = read_recipe(
+        "pocket",
+        {
+            "model.pattern": "sf",
+            "model.d_model": 16,
+            "model.d_inner": 16,
+            "train.steps": 2,
+            "train.batch": 2,
+            "train.tgt_len": 16,
+            "train.evaluate_tokens": 64,
+            "train.final_tokens": 64,
+            "train.compile": "off",
+        },
+    )
+    assert recipe.data.corpus == "python-source"
+    old = find_corpus("python-source-0.1").identity()
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(builtin, "without_copies", lambda files: (files, []))
+        assert not train_model(recipe, run, until=1).finished
+    assert train_model(None, run).finished
+    assert main(["evaluate", str(run), "--tokens", "64", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["corpus"], answer["identity"]) == ("python-source-0.1", old)
+    (library / "00.py").write_bytes(b"changed = True\n")
+    with pytest.raises(CorpusError, match="'python-source' is not the one that the run"):
+        train_model(None, run)
+    assert main(["evaluate", str(run)]) == 2
+    assert "'python-source' is not the text of this run any more" in capsys.readouterr().err
 
 
 def test_a_python_without_its_source_is_said(
@@ -784,7 +917,8 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 def test_neither_torch_nor_numpy_is_needed() -> None:
     code = (
-        "import sys; from parformer.data import find_corpus; find_corpus('python-docs').identity();"
+        "import sys; from parformer.data import find_corpus;"
+        "find_corpus('python-source').identity();"
         "sys.exit(bool({'torch', 'numpy', 'zstandard'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -102,6 +102,38 @@ def test_names_decide_and_not_their_order() -> None:
     assert int(shares["valid"][-1]) - int(shares["valid"][0]) > 50
 
 
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 6)), min_size=3, max_size=40))
+def test_a_family_is_never_parted(made: list[tuple[int, int]]) -> None:
+    families = [[f"{i}-{j}" for j in range(count)] for i, (_, count) in enumerate(made)]
+    sizes = {n: made[i][0] for i, family in enumerate(families) for n in family}
+    shares = share(sizes, families)
+    assert sorted(name for names in shares.values() for name in names) == sorted(sizes)
+    assert all(shares.values())
+    for names in shares.values():
+        assert names == sorted(names)
+        held = set(names)
+        assert all(held.issuperset(f) or held.isdisjoint(f) for f in families)
+
+
+def test_families_of_one_change_nothing() -> None:
+    sizes = {f"file-{i}": i + 1 for i in range(100)}
+    assert share(sizes, [[name] for name in sizes]) == share(sizes)
+
+
+def test_a_family_counts_like_one_file_of_its_first_name() -> None:
+    sizes = {f"{i:03}": 1 for i in range(200)}
+    first = share(sizes)["test"][0]
+    larger = share(sizes | {"other": 1}, [["other", first]])
+    assert {"other", first} <= set(larger["test"])
+    assert larger["test"] == sorted({*share(sizes | {first: 2})["test"], "other"})
+
+
+def test_families_too_few_for_three_splits_are_parted() -> None:
+    sizes = {"a": 10, "b": 10, "c": 10, "d": 10}
+    assert share(sizes, [["a", "b", "c"]]) == share(sizes)
+
+
 def test_a_huge_file_is_for_training() -> None:
     for i in range(20):
         assert share({f"huge-{i}": 10**9, "a": 10, "b": 10, "c": 10})["train"][-1] == f"huge-{i}"

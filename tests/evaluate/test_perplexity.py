@@ -298,6 +298,21 @@ def test_sums_are_in_double_precision() -> None:
     assert evaluate(model, text(101), tgt_len=100).loss == (99 * third + 1) / 100
 
 
+def test_rotary_positions_are_never_asked_beyond_their_window() -> None:
+    """The losses are those of windows as in training: half of one, then the half that counts."""
+    model, tokens = make("llama", "sf", max_len=16), text(70)
+    found = Losses()
+    evaluate(model, tokens, each=found)
+    assert step_length(model, 0) == 8
+    for first in range(0, 64, 8):
+        begin = max(0, first - 8)
+        want = naive(model, tokens[begin : first + 9])[first - begin :]
+        got = torch.tensor([found.by_place[first + 1 + i] for i in range(8)])
+        torch.testing.assert_close(got, want.double(), atol=1e-5, rtol=1e-5, check_dtype=False)
+    with pytest.raises(InputError, match="exceeds the window of 16"):
+        evaluate(model, tokens, tgt_len=17)
+
+
 # Masked models
 
 

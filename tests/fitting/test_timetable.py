@@ -23,12 +23,17 @@ def test_what_is_left_out_says_why(time: float) -> None:
         assert (phase.planned == 0) == (phase.note == WITHOUT.get(phase.name, "nothing"))
 
 
-def test_six_minutes_have_a_search_and_one_seed() -> None:
+def test_six_minutes_go_to_the_winner() -> None:
     planned = {phase.name: phase.planned for phase in plan(360)}
-    assert planned["search"] > 40
     assert planned["profile"] > 12
-    assert planned["seeds"] == 0
-    notes = {phase.name: phase.note for phase in plan(360)}
+    assert planned["search"] == planned["rates"] == planned["seeds"] == 0
+    assert planned["winner"] > 0.4 * 360
+
+
+def test_ten_minutes_have_a_search() -> None:
+    planned = {phase.name: phase.planned for phase in plan(600)}
+    assert planned["search"] >= 60
+    notes = {phase.name: phase.note for phase in plan(600)}
     assert notes["search"].startswith("shortened")
 
 
@@ -36,7 +41,8 @@ def test_more_time_goes_to_training() -> None:
     short, long = ({p.name: p.planned for p in plan(time)} for time in (600, 6000))
     for name in MOST:
         assert long[name] <= MOST[name]
-    assert long["contest"] > 10 * short["contest"]
+    assert long["contest"] > 8 * short["contest"]
+    assert long["winner"] > 8 * short["winner"]
 
 
 def test_a_fit_by_updates_asks_no_clock() -> None:

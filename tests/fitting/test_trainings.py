@@ -7,26 +7,52 @@ from pathlib import Path
 import pytest
 
 from parformer.fitting.energy import WATTS_PER_CORE, estimate
-from parformer.fitting.trainings import last_validation, losers, read_curves, sweep
+from parformer.fitting.trainings import (
+    MOST_RATES,
+    UNDECIDED,
+    Tried,
+    best_rate,
+    last_validation,
+    losers,
+    read_curves,
+    sweep,
+)
 
 
 @pytest.mark.parametrize(("best", "tried"), [(0.5, [1, 2, 4]), (16, [2, 4, 8]), (3, [1, 2, 4])])
 def test_a_sweep_goes_where_the_loss_is_lower(best: float, tried: list[float]) -> None:
-    rows, found = sweep(lambda rate: abs(rate - best), 2.0)
-    assert [row["rate"] for row in rows] == tried
-    assert found == min(tried, key=lambda rate: abs(rate - best))
+    found = sweep(lambda rate: Tried(rate, abs(rate - best)), 2.0)
+    assert [one.rate for one in found] == tried
+    assert best_rate(found) == min(tried, key=lambda rate: abs(rate - best))
 
 
 def test_a_rate_that_diverges_is_never_taken() -> None:
-    rows, found = sweep(lambda rate: None if rate > 2 else 5.0, 2.0)
-    assert rows == [
-        {"rate": 1.0, "loss": 5.0},
-        {"rate": 2.0, "loss": 5.0},
-        {"rate": 4.0, "loss": None},
-    ]
-    assert found in (1.0, 2.0)
-    rows, found = sweep(lambda rate: 0.0 if rate == 4 else 1.0, 2.0)
-    assert found == 4.0
+    found = sweep(lambda rate: Tried(rate, None if rate > 2 else 5.0), 2.0)
+    assert [(one.rate, one.loss) for one in found] == [(1.0, 5.0), (2.0, 5.0), (4.0, None)]
+    assert best_rate(found) == 1.0
+    assert best_rate(sweep(lambda rate: Tried(rate, 0.0 if rate == 4 else 1.0), 2.0)) == 4.0
+
+
+def test_a_rate_is_never_chosen_on_the_plateau() -> None:
+    # what still knows nothing but letter frequencies is a hair lower there, and says nothing
+    found = sweep(lambda rate: Tried(rate, 3.0 - 0.01 * rate, stuck=rate > 1), 2.0)
+    assert best_rate(found) == 1.0
+
+
+def test_where_all_rates_are_stuck_lower_ones_are_tried() -> None:
+    found = sweep(lambda rate: Tried(rate, 3.0, stuck=rate > 0.3), 2.0)
+    assert [one.rate for one in found] == [0.25, 1.0, 2.0, 4.0]
+    assert best_rate(found) == 0.25
+    hopeless = sweep(lambda rate: Tried(rate, 3.0, stuck=True), 2.0)
+    assert len(hopeless) == MOST_RATES
+    assert best_rate(hopeless) == min(one.rate for one in hopeless)
+
+
+def test_undecided_means_the_lower_rate() -> None:
+    close = [Tried(1.0, 2.0 * (1 + 0.9 * UNDECIDED)), Tried(2.0, 2.0), Tried(4.0, 2.5)]
+    assert best_rate(close) == 1.0
+    apart = [Tried(1.0, 2.0 * (1 + 1.1 * UNDECIDED)), Tried(2.0, 2.0), Tried(4.0, 2.5)]
+    assert best_rate(apart) == 2.0
 
 
 def test_losers_are_far_behind_the_best_that_may_be_chosen() -> None:

@@ -15,8 +15,9 @@ import pytest
 from parformer import __version__
 from parformer.costs import cost
 from parformer.errors import FolderError
+from parformer.evaluate.counting import References
 from parformer.pattern import Pattern, interleaved, par, sandwich
-from parformer.report.search import found_table, search_page
+from parformer.report.search import found_table, search_page, sentences_of
 from parformer.search.found import (
     average,
     compare_costs,
@@ -35,6 +36,7 @@ KEYS = {
     *("format", "pattern", "picks", "corpus", "layers", "choices", "mode", "steps"),
     *("warmup_steps", "probabilities", "agreement", "seeds", "warnings", "target", "price"),
     *("compared", "effort", "device", "retrained", "command", "version", "date"),
+    *("learned", "references"),
 }
 SEED_KEYS = {
     *("seed", "pattern", "picks", "probabilities", "removal", "steps", "changed", "early"),
@@ -293,6 +295,32 @@ def test_a_limit_that_was_not_reached_by_searching() -> None:
     assert search_of(priced).limit == ""
 
 
+def counted(bigram: float) -> References:
+    losses = {"uniform": 5.5, "unigram": 3.0, "bigram": bigram, "ngram": bigram, "xz": None}
+    return References(**losses, order=2, orders=(3.0, bigram), tokens=99, counted=999)
+
+
+def test_a_supernet_that_learned_nothing_crowns_no_pattern(clock: Clock) -> None:
+    runs, recipe = [made_up([0, 1, 2])], make_recipe()
+    table, loss = timetable_of(recipe, TOKENS), made_up([0, 1, 2]).loss
+    for bigram, learned in ((loss * 1.01, True), (loss * 0.99, False)):
+        found = summarise(
+            recipe, runs, None, clock.pace, table, "…", Breaker(), counted(bigram)
+        )  # fmt: skip
+        assert found["learned"] is learned
+        assert any("nothing was learned" in words for words in found["warnings"]) is not learned
+        assert found["references"]["bigram"] == bigram
+        first = sentences_of(found)[0]
+        assert first.startswith("Nothing was learned in this time") is not learned
+        score = {"loss": loss, "perplexity": 2.0, "bits_per_character": 2.1, "tokens": 9}
+        results = {name: {"steps": 8, "valid": score, "test": score} for name in rivals(4)}
+        patterns = {"found": Pattern.parse("sf"), **rivals(4)}
+        results["found"] = results["par"]
+        whole = with_retrained(found, results, patterns, by_character=True)
+        assert all(row["learned"] is learned for row in whole["retrained"])
+        assert ("nothing to compare" in " ".join(sentences_of(whole))) is not learned
+
+
 def test_trained_from_scratch(clock: Clock) -> None:
     found = told(clock, [made_up([0, 1, 2])])
     score = {"loss": 1.5, "perplexity": math.exp(1.5), "bits_per_character": 2.1, "tokens": 9}
@@ -312,6 +340,7 @@ def test_trained_from_scratch(clock: Clock) -> None:
         "steps": 8,
         "valid": {"loss": 1.5, "perplexity": math.exp(1.5), "bits": 2.1},
         "test": {"loss": 1.5, "perplexity": math.exp(1.5), "bits": 2.1},
+        "learned": True,
     }
     assert (two["pattern"], two["test"]) == ("s (f)x2", None)
     words = with_retrained(found, results, patterns, by_character=False)

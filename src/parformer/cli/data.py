@@ -10,6 +10,7 @@ from parformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
+    from parformer.data.overlap import Overlap
     from parformer.data.tokens import Prepared, Split
 
 COMMON = 12
@@ -53,8 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.corpus is None:
         list_corpora(arguments)
         return
-    corpus, prepared = prepare_corpus(arguments)
-    facts = describe(corpus, prepared)
+    facts = describe(*prepare_corpus(arguments))
     if arguments.json:
         print_json(facts)
     else:
@@ -97,9 +97,12 @@ def list_corpora(arguments: argparse.Namespace) -> None:
     )
 
 
-def prepare_corpus(arguments: argparse.Namespace) -> tuple[Corpus, Prepared]:
-    """Fetch and tokenize what the command line names, while a bar shows how far that is."""
+def prepare_corpus(
+    arguments: argparse.Namespace,
+) -> tuple[Corpus, Prepared, dict[str, Overlap]]:
+    """Fetch, tokenize and compare what the command line names; a bar shows how far that is."""
     from parformer.data.corpora import find_corpus
+    from parformer.data.overlap import overlaps
     from parformer.data.tokenizers import settings
     from parformer.data.tokens import prepare
     from parformer.durable import cache_folder
@@ -123,11 +126,14 @@ def prepare_corpus(arguments: argparse.Namespace) -> tuple[Corpus, Prepared]:
             cache=cache_folder(),
             progress=news,
         )
-    return corpus, prepared
+        shared = overlaps(corpus, news)
+    return corpus, prepared, shared
 
 
-def describe(corpus: Corpus, prepared: Prepared) -> dict[str, Any]:
+def describe(corpus: Corpus, prepared: Prepared, shared: dict[str, Overlap]) -> dict[str, Any]:
     """All that there is to know, as JSON has it."""
+    from dataclasses import asdict
+
     tokenizer = prepared.tokenizer
     main = prepared.splits["train" if "train" in prepared.splits else next(iter(prepared.splits))]
     # a character has at most four bytes, so four times as many tokens are always enough
@@ -140,6 +146,7 @@ def describe(corpus: Corpus, prepared: Prepared) -> dict[str, Any]:
         "vocab_size": tokenizer.size,
         "cutoffs": list(tokenizer.cutoffs),
         "splits": {name: measure(split) for name, split in prepared.splits.items()},
+        "overlap": {name: asdict(o) | {"crowded": o.crowded} for name, o in shared.items()},
         "common": [
             {"token": token, "text": tokenizer.decode([token]), "count": count}
             for token, count in most_frequent(main, tokenizer.size)
@@ -189,6 +196,15 @@ def show(facts: dict[str, Any]) -> None:
         table.add_row(Text(name), *whole, *ratios)
     console.print(table)
     console.print()
+    if facts["overlap"]:
+        grid = Table.grid(padding=(0, 2))
+        for name, found in facts["overlap"].items():
+            line = compared(found, facts["splits"][name]["bytes"])
+            grid.add_row(Text(name, style="bold"), Text(line))
+        console.print(grid)
+        if text := warning(facts["overlap"]):
+            console.print(Text(text))
+        console.print()
     common = "  ".join(f"{row['text']!r} {row['count']:,}" for row in facts["common"])
     cutoffs = ", ".join(map(str, facts["cutoffs"])) or "none: the vocabulary needs no cutting"
     lines = {
@@ -202,6 +218,38 @@ def show(facts: dict[str, Any]) -> None:
     for title, line in lines.items():
         grid.add_row(Text(title, style="bold"), Text(line, overflow="fold"))
     console.print(grid)
+
+
+def compared(found: dict[str, Any], size: int) -> str:
+    """What a split of so many bytes has in common with train.
+
+    >>> compared({"windows": 951, "shared": 0.235, "longest": 345}, 1000)
+    '23.5% of its 50-byte windows stand in train word for word; longest match 345 bytes'
+    """
+    from parformer.data.overlap import WINDOW
+
+    if not found["windows"]:
+        return f"shorter than {WINDOW} bytes, so not looked for in train"
+    if not found["longest"]:
+        return f"none of its {WINDOW}-byte windows stands in train word for word"
+    seen = found["windows"] + WINDOW - 1
+    return (
+        f"{found['shared']:.1%} of its {WINDOW}-byte windows stand in train word for word; "
+        f"longest match {found['longest']:,} bytes"
+        + (f" (its first {readable(seen)} were looked for)" if seen < size else "")
+    )
+
+
+def warning(overlap: dict[str, dict[str, Any]]) -> str:
+    """What it means that splits have much in common with train, or nothing where none has."""
+    from parformer.data.overlap import WARN
+
+    crowded = " and ".join(name for name, found in overlap.items() if found["crowded"])
+    return crowded and (
+        f"Warning: more than {WARN:.0%} of {crowded} stands in train, where a model that copies "
+        "looks better than it is; remove copies, or split by document or date into files named "
+        "train, valid and test."
+    )
 
 
 def readable(size: int) -> str:

@@ -6,11 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parformer.cli.beside import add_beside, count_beside, in_a_line, verdict
 from parformer.cli.console import add_device, make_console, print_json, progress_bar
 from parformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from parformer.data.tokens import Prepared
+    from parformer.evaluate.counting import References
     from parformer.evaluate.perplexity import Score
     from parformer.model import Model
     from parformer.train.run import Opened
@@ -58,6 +60,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens", type=int, default=0, metavar="N", help="only the first N (default: all)"
     )
+    add_beside(parser)
     add_device(parser)
 
 
@@ -100,13 +103,19 @@ def run(arguments: argparse.Namespace) -> None:
             words=text.words if prepared.tokenizer.kind in ("word", "bpe") else 0,
             progress=lambda share: bar.update(task, completed=share),
         )
+        counted = None
+        if arguments.beside and model.config.causal:
+            bar.update(task, description="counting")
+            tokens = text.tokens[: arguments.tokens or None]
+            counted = count_beside(prepared, {arguments.split: tokens}).get(arguments.split)
     lengths = {"tgt_len": step_length(model, arguments.tgt_len)}
     lengths |= {name: getattr(model.config, name) for name in LENGTHS}
     if arguments.json:
         source = {"corpus": prepared.corpus, "identity": prepared.identity}
-        print_json(score.to_dict() | source | {"split": arguments.split} | lengths)
+        beside = {} if counted is None else {"beside": counted.to_dict()}
+        print_json(score.to_dict() | source | {"split": arguments.split} | lengths | beside)
         return
-    show(score, prepared, arguments.split, lengths)
+    show(score, prepared, arguments.split, lengths, counted)
 
 
 def find_tokens(opened: Opened, corpus: str | None, local: str | None, progress: Any) -> Prepared:
@@ -126,7 +135,12 @@ def find_tokens(opened: Opened, corpus: str | None, local: str | None, progress:
         raise ConfigError(f"{str(opened.folder)!r} belongs to no run; name a text with --corpus")
     else:
         data = opened.recipe.data
-        found = find_corpus(data.corpus, local=local or data.local or None, progress=progress)
+        found = find_corpus(
+            data.corpus,
+            local=local or data.local or None,
+            progress=progress,
+            identity=opened.identity,
+        )
     tokens = prepare(
         found,
         opened.tokenizer.kind,
@@ -152,7 +166,13 @@ def check_memory(model: Model, mem_len: int | None) -> None:
         )
 
 
-def show(score: Score, prepared: Prepared, split: str, lengths: dict[str, Any]) -> None:
+def show(
+    score: Score,
+    prepared: Prepared,
+    split: str,
+    lengths: dict[str, Any],
+    counted: References | None,
+) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -172,5 +192,11 @@ def show(score: Score, prepared: Prepared, split: str, lengths: dict[str, Any]) 
     if score.word_perplexity is not None and prepared.tokenizer.kind == "bpe":
         table.add_row("perplexity per word", f"{score.word_perplexity:.4g}")
     console.print(table)
+    if counted is not None:
+        unit, per_token = "perplexity", 1.0
+        if score.bits_per_character is not None and prepared.tokenizer.kind not in ("word", "bpe"):
+            unit, per_token = "bits", score.characters / score.tokens
+        console.print(in_a_line(counted, unit, per_token), soft_wrap=True)
+        console.print(verdict(score.loss, counted))
     if "note" in (values := score.to_dict()):
         console.print(Text(f"Note: {values['note']}"))

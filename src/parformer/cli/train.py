@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parformer.cli.beside import add_beside, count_beside, in_a_line, verdict
 from parformer.cli.console import add_device, make_console, print_json
 from parformer.errors import ConfigError, Stopped
 from parformer.fields import parse_assignment
 from parformer.recipe import Recipe, read_recipe
 
 if TYPE_CHECKING:
+    from parformer.data.tokens import Prepared
+    from parformer.evaluate.counting import References
     from parformer.evaluate.perplexity import Score
     from parformer.train.loop import Outcome
 
@@ -35,6 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compile", choices=("auto", "on", "off"), help="use torch.compile (default auto)"
     )
+    add_beside(parser)
     add_device(parser)
     parser.add_argument(
         "--shard", action="store_true", help="spread the model over torchrun's processes (FSDP2)"
@@ -103,13 +108,16 @@ def run(arguments: argparse.Namespace) -> None:
             outcome = train_model(asked, path, chosen=changes, workers=workers, watch=screen)
         if not workers.first:
             return
+        counted = screen.count() if arguments.beside and outcome.finished else {}
         if arguments.json:
+            beside = {"beside": {split: one.to_dict() for split, one in counted.items()}}
             print_json(
                 {"run": str(path), "step": outcome.step, "finished": outcome.finished}
                 | dict(outcome.result)
+                | (beside if counted else {})
             )
         elif outcome.finished:
-            screen.farewell(path, outcome)
+            screen.farewell(path, outcome, counted)
     if not outcome.finished:
         raise Stopped(
             f"stopped after step {outcome.step:,}, everything is saved; "
@@ -174,6 +182,8 @@ class Screen:
             disable=not shown,
         )
         self.task: Any = None
+        self.recipe: Recipe | None = None
+        self.prepared: Prepared | None = None
 
     def notice(self, text: str) -> None:
         if not self.quiet:
@@ -187,6 +197,7 @@ class Screen:
     def about(self, recipe: Recipe, prepared: Any, path: Path) -> None:
         from parformer.costs import cost
 
+        self.recipe, self.prepared = recipe, prepared
         self.unit = "bits" if prepared.tokenizer.kind in ("byte", "used-bytes", "character") else ""
         parameters = cost(recipe.model).parameters
         train = recipe.train
@@ -219,7 +230,20 @@ class Screen:
             return f"loss {loss:.4f}  {loss / math.log(2):.3f} bits"
         return f"loss {loss:.4f}  perplexity {math.exp(min(loss, 700)):,.2f}"
 
-    def farewell(self, path: Path, outcome: Outcome) -> None:
+    def count(self) -> dict[str, References]:
+        """What counting reaches on the very tokens that the model was scored on."""
+        from parformer.train.loop import sample
+
+        if self.recipe is None or self.prepared is None or not self.recipe.model.causal:
+            return {}  # a masked model sees both sides of what it guesses
+        train, splits = self.recipe.train, self.prepared.splits
+        limits = {"valid": train.evaluate_tokens, "test": train.final_tokens}
+        return count_beside(
+            self.prepared,
+            {name: sample(splits[name].tokens, n) for name, n in limits.items() if name in splits},
+        )
+
+    def farewell(self, path: Path, outcome: Outcome, counted: Mapping[str, References]) -> None:
         console = make_console()
         for split in ("valid", "test"):
             if split in outcome.result:
@@ -227,6 +251,13 @@ class Screen:
                 console.print(
                     f"{split:<6} {self.in_words(score['loss'])}  {score['tokens']:,} tokens"
                 )
+                if split in counted:
+                    words = in_a_line(counted[split], self.unit or "perplexity", 1.0)
+                    console.print(f"       {words}", soft_wrap=True)
+        for split in ("test", "valid"):
+            if split in counted and split in outcome.result:
+                console.print(verdict(outcome.result[split]["loss"], counted[split]))
+                break
         for line in (
             f"model: {path / 'model'}",
             f"try:   parformer generate {shlex.quote(str(path))} --prompt 'import '",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -141,12 +141,27 @@ def find_corpus(
     local: str | Path | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
+    identity: str = "",
 ) -> Corpus:
     """The corpus of that name, or the text in that file, folder or pattern.
 
     `local` is the user's own copy of a published corpus: archive, text or folder. A name goes
-    before a file of the same name, which `./name` reaches.
+    before a file of the same name, which `./name` reaches. `identity` tells which text is
+    meant where a built-in name once stood for another one; any other text is left to the
+    caller to refuse.
     """
+    corpus = _find(source, local, cache, progress)
+    if identity and source in builtin.ABOUT and corpus.identity() != identity:
+        for name in builtin.older(source):
+            before = _find(name, local, cache, progress)
+            if before.identity() == identity:
+                return before
+    return corpus
+
+
+def _find(
+    source: str, local: str | Path | None, cache: Path | None, progress: Progress | None
+) -> Corpus:
     if not source:
         raise CorpusError(f"name a corpus, file or folder; {_known()}")
     cache = (cache_folder() if cache is None else Path(cache)).absolute()
@@ -156,11 +171,9 @@ def find_corpus(
         )
     digests = Digests(cache, progress)
     try:
-        if source in builtin.ABOUT:
-            about, texts = (
-                builtin.about(source),
-                _whole_files(builtin.builtin_files(source), digests),
-            )
+        if builtin.is_builtin(source):
+            about = builtin.about(source)
+            texts = _whole_files(*builtin.builtin_files(source), digests)
         elif source in PUBLISHED:
             about = f"{PUBLISHED[source].about}; {PUBLISHED[source].licence}"
             if local is None:
@@ -185,19 +198,19 @@ def _own_text(source: str, digests: Digests) -> tuple[str, dict[str, tuple[Piece
             if set(splits) == set(SPLITS):
                 return "a folder with its splits", {s: (Piece(splits[s]),) for s in SPLITS}
             files = text_files(path)
-            return f"a folder of {len(files):,} text files", _whole_files(files, digests)
+            return f"a folder of {len(files):,} text files", _whole_files(files, (), digests)
         if path.is_file():
             file = path.resolve()
             if not is_text(file):
                 raise CorpusError(f"{source!r} is no text: it has NUL bytes at its start")
-            return "a file", _whole_files({file.name: file}, digests)
+            return "a file", _whole_files({file.name: file}, (), digests)
         if path.exists():
             raise CorpusError(f"{source!r} is neither a plain file nor a folder")
         if is_pattern(source):
             files = matching_files(source)
             if not files:
                 raise CorpusError(f"no text file matches {source!r}")
-            return f"{len(files):,} text files", _whole_files(files, digests)
+            return f"{len(files):,} text files", _whole_files(files, (), digests)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
     near = difflib.get_close_matches(source, [*builtin.ABOUT, *PUBLISHED], n=1)
@@ -210,7 +223,7 @@ def _known() -> str:
 
 
 def _whole_files(
-    files: Mapping[str, Path | bytes], digests: Digests
+    files: Mapping[str, Path | bytes], families: Iterable[Sequence[str]], digests: Digests
 ) -> dict[str, tuple[Piece, ...]]:
     """Whole files to every split, or one text cut into them where there are fewer than three."""
     rows = {}
@@ -223,7 +236,7 @@ def _whole_files(
     # Compressing a file must not move it to another split.
     plain = {plain_name(name): name for name in rows}
     names = plain if len(plain) == len(rows) else {name: name for name in rows}
-    shares = share({plain: _length(rows[name]) for plain, name in names.items()})
+    shares = share({plain: _length(rows[name]) for plain, name in names.items()}, families)
     return {
         split: tuple(piece for plain in shares[split] for piece in rows[names[plain]])
         for split in SPLITS

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 SPLITS = ("train", "valid", "test")
 
@@ -30,13 +30,32 @@ def split_word(name: str) -> str | None:
     return None if found is None else SPLITS[(found.lastindex or 1) - 1]
 
 
-def share(sizes: Mapping[str, int]) -> dict[str, list[str]]:
+def share(sizes: Mapping[str, int], families: Iterable[Sequence[str]] = ()) -> dict[str, list[str]]:
     """Whole files for every split, given the bytes of each.
 
     In the order of their names' hashes the files fill the 5% of the test, then those of
     validation; what no longer fits is passed over. Where none fits, the smallest is taken, and
-    each split that follows is left one file at least.
+    each split that follows is left one file at least. A family of files stays together, like
+    one file under its first name, unless that leaves too few for three splits.
+
+    >>> share({"a": 900, "b": 49, "c": 51, "d": 1, "e": 1}, [["d", "a"], ["c", "e"]])
+    {'train': ['a', 'd'], 'valid': ['c', 'e'], 'test': ['b']}
     """
+    members = {name: [name] for name in sizes}
+    for family in families:
+        first, *others = sorted(family)
+        for name in others:
+            members[first] += members.pop(name)
+    if len(members) < len(SPLITS):
+        members = {name: [name] for name in sizes}
+    shares = _share({first: sum(sizes[n] for n in names) for first, names in members.items()})
+    return {
+        split: sorted(name for first in firsts for name in members[first])
+        for split, firsts in shares.items()
+    }
+
+
+def _share(sizes: Mapping[str, int]) -> dict[str, list[str]]:
     shares: dict[str, list[str]] = {split: [] for split in SPLITS}
     left = sorted(sizes, key=_hash)
     for split, following in (("test", 2), ("valid", 1)):
@@ -50,7 +69,7 @@ def share(sizes: Mapping[str, int]) -> dict[str, list[str]]:
         taken = set(shares[split])
         left = [name for name in left if name not in taken]
     shares["train"] = left
-    return {split: sorted(names) for split, names in shares.items()}
+    return shares
 
 
 def _hash(name: str) -> bytes:

@@ -30,7 +30,7 @@ from parformer.data.masking import mask_tokens
 from parformer.embedding import IGNORE
 from parformer.errors import InputError
 from parformer.fields import need_at_least
-from parformer.model import Model
+from parformer.model import Model, State
 
 Tokens: TypeAlias = NDArray[Any] | Tensor
 """One dimension of whole numbers; it may be mapped into memory."""
@@ -40,6 +40,9 @@ Each: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.float64]], None]
 
 Progress: TypeAlias = Callable[[float], None]
 """Takes the share that is done."""
+
+WINDOWED = ("learned", "rotary")
+"""Positions that were learned within a window."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,8 +121,9 @@ def evaluate(
 ) -> Score:
     """Read a text in steps of `tgt_len` tokens and say how well each token was predicted.
 
-    0 for `tgt_len` means the configuration's step, or half the window where positions are
-    learned: such a model sees at least the other half before each token. With a `batch` the
+    0 for `tgt_len` means the configuration's step, or half the window where there is one
+    (learned and rotary positions): such a model sees at least the other half before each token,
+    and never farther than its window, which is what it was trained on. With a `batch` the
     text is read in that many places at once, each after enough of what precedes it to fill
     the memory. `limit` stops after so many tokens. `characters` and `words` are those of the
     whole text; the tokens that were predicted stand for their share of them. A masked model
@@ -175,11 +179,21 @@ def as_stream(tokens: Tokens) -> NDArray[Any]:
 
 def step_length(model: Model, tgt_len: int) -> int:
     config = model.config
-    if config.positions != "learned":
+    if config.positions not in WINDOWED:
         return tgt_len or config.step_len
     if tgt_len > config.max_len:
         raise InputError(f"tgt_len {tgt_len} exceeds the window of {config.max_len}; lower it")
     return tgt_len or (max(1, config.max_len // 2) if config.causal else config.max_len)
+
+
+def first_state(model: Model, batch: int, step: int) -> State | None:
+    """What to begin with: with rotary positions, room for what a step leaves of the window.
+
+    A model that was trained on windows knows no distances beyond them.
+    """
+    if model.config.positions != "rotary":
+        return None
+    return model.initial_state(batch, model.config.max_len - step)
 
 
 def warm_up_steps(model: Model, step: int) -> int:
@@ -189,8 +203,9 @@ def warm_up_steps(model: Model, step: int) -> int:
         return math.ceil((config.max_len - step) / step)
     if cost(config, tgt_len=1).state_bytes == 0:
         return 0
+    memory = config.max_len - step if config.positions in WINDOWED else config.memory
     # a recurrence remembers something even where attention has no memory
-    return math.ceil(max(config.memory, 1) / step)
+    return math.ceil(max(memory, 1) / step)
 
 
 def row_edges(steps: int, warm_up: int, batch: int) -> list[tuple[int, int, int]]:
@@ -218,7 +233,7 @@ def read_stream(model: Model, stream: NDArray[Any], step: int, batch: int) -> St
     step = min(step, predictions)
     rows = row_edges(math.ceil(predictions / step), warm_up_steps(model, step), batch)
     device = next(model.parameters()).device
-    state = None
+    state = first_state(model, len(rows), step)
     reads = rows[0][2]
     for i in range(reads):
         inputs_bt = np.zeros((len(rows), step), np.int64)

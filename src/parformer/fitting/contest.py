@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from parformer.config import read_model
 from parformer.fitting.desk import BASELINE, Desk
 from parformer.fitting.notes import Result
 from parformer.fitting.trainings import (
@@ -15,13 +17,17 @@ from parformer.fitting.trainings import (
     GLANCE,
     LOOKS,
     SURVIVE,
+    Tried,
+    best_rate,
     last_validation,
     losers,
+    read_curves,
     sweep,
 )
 from parformer.fitting.verdict import choose
 from parformer.train.distributed import Workers
 from parformer.train.plan import step_seconds, token_seconds
+from parformer.train.schedule import rate_for
 
 BEHIND = 0.04
 """How far behind the best a model is dropped after a third of its training."""
@@ -29,6 +35,12 @@ LONGER = 1.3
 """How much longer than in the contest a winner's training must be to be worth while."""
 CLOSE = 0.25
 """The share of the margin within which two models are as good, and the faster one is taken."""
+SLOWER = 4.0
+"""By how much a rate is lowered for a model that learned nothing."""
+MOST_SLOWER = 2
+"""How often."""
+BEGUN = 20
+"""Updates before which no model has left the plateau of letter frequencies."""
 MOST_SEEDS = 4
 """Seeds besides the first, however long the time."""
 
@@ -54,29 +66,63 @@ def share_of(desk: Desk, phase: str) -> float:
 
 
 def rates(desk: Desk) -> Result:
-    """The learning rate of each finalist, by three short trainings."""
-    paces = desk.notes.once("rates.paces", lambda: paces_of(desk))
+    """The learning rate of each finalist: by its size, and where there is time by trials."""
     names = list(desk.models)
+    paces = desk.notes.once("rates.paces", lambda: paces_of(desk))
+    if not desk.planned["rates"] and not desk.ask.steps:
+        given = {name: {"rates": [], "rate": first_rate(desk, name)} for name in names}
+        return {"steps": 0, "models": given}
     steps = max(2, desk.ask.steps // 6)
     if not desk.ask.steps:
         looking = 3 * len(names) * (2 * GLANCE * paces["token"] + 0.5)
         together = 3 * sum(paces[name] for name in names)
         steps = max(10, int((share_of(desk, "rates") - looking) / together))
     steps = desk.notes.once("rates.steps", lambda: {"steps": steps})["steps"]
-    start = desk.recipe.train.learning_rate * math.sqrt(128 / desk.recipe.model.d_model)
     found = {}
     for number, name in enumerate(names, start=1):
         desk.watch.notice(f"Learning rate of {name}, {number} of {len(names)}")
 
-        def score(rate: float, name: str = name) -> float | None:
+        def score(rate: float, name: str = name) -> Tried:
             recipe = desk.recipe_of(name, steps, rate, looks=1)
-            _, outcome = desk.trainings.run(recipe, f"rate-{name}-{rate:.3g}")
+            path, outcome = desk.trainings.run(recipe, f"rate-{name}-{rate:.3g}")
             loss = None if outcome is None else outcome.result["valid"]["loss"]
-            return None if loss is None else float(loss)
+            # a few updates leave nobody on a plateau: they have only begun
+            stuck = steps >= BEGUN and loss is not None and desk.stuck(loss)
+            return Tried(rate, loss, stuck, read_curves(path)["curve"])
 
-        rows, best = sweep(score, float(f"{start:.2g}"))
-        found[name] = {"rates": rows, "rate": best}
+        tried = sweep(score, first_rate(desk, name))
+        found[name] = {"rates": [asdict(one) for one in tried], "rate": best_rate(tried)}
     return {"steps": steps, "models": found}
+
+
+def first_rate(desk: Desk, name: str) -> float:
+    """The rate that a finalist's size calls for, of two digits."""
+    usual, known = desk.recipe.train.learning_rate, read_model(desk.preset)
+    return float(f"{rate_for(desk.models[name], usual, known):.2g}")
+
+
+def rate_of(desk: Desk, name: str) -> float:
+    """The rate that a finalist is trained with by now."""
+    rate = float(desk.result("rates")["models"][name]["rate"])
+    slower = 0
+    while desk.notes.has(slower_note(name, slower)):
+        rate, slower = rate / SLOWER, slower + 1
+    return rate
+
+
+def slower_note(name: str, times: int) -> str:
+    return f"contest.slower.{name}.{times}"
+
+
+def slow_down(desk: Desk, name: str, why: str) -> bool:
+    """Give up a training for one at a lower rate, unless that was done too often already."""
+    for times in range(MOST_SLOWER):
+        if not desk.notes.has(slower_note(name, times)):
+            rate = rate_of(desk, name)
+            desk.watch.notice(f"{name} {why} at {rate:g}: once more at {rate / SLOWER:g}")
+            desk.notes.once(slower_note(name, times), lambda rate=rate: {"rate": rate / SLOWER})  # type: ignore[misc]
+            return True
+    return False
 
 
 def contest_steps(desk: Desk) -> dict[str, int]:
@@ -91,18 +137,17 @@ def contest_steps(desk: Desk) -> dict[str, int]:
 
 
 def contest(desk: Desk) -> Result:
-    """All finalists a third of the way, then those that are not far behind to the end."""
+    """All finalists a third of the way, then those that are not far behind to the end.
+
+    What learned nothing is no rival and no baseline: it begins again at a lower rate.
+    """
     desk.trainings.tidy("rate-*")
     steps = desk.notes.once("contest.steps", lambda: contest_steps(desk))["steps"]
-    rates = desk.result("rates")["models"]
     third = max(1, steps // LOOKS) * (LOOKS // 3)
     losses: dict[str, float] = {}
     for name in desk.models:
         desk.watch.notice(f"{name}: {desk.models[name].pattern}, {steps:,} updates")
-        recipe = desk.recipe_of(name, steps, rates[name]["rate"])
-        path, outcome = desk.trainings.run(recipe, name, until=third)
-        # who was stopped later than this is judged by where all were judged
-        losses[name] = math.inf if outcome is None else last_validation(path, until=third)
+        losses[name] = first_third(desk, name, steps, third)
     known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
     out = losers(known, [BASELINE], desk.eligible, BEHIND) if known else {}
     found: dict[str, Any] = {}
@@ -112,14 +157,43 @@ def contest(desk: Desk) -> Result:
             found[name] = {"dropped": {"step": third, "loss": known.get(name), "why": why}}
             desk.watch.notice(f"{name} is dropped after {third:,} updates: {why}")
             continue
-        recipe = desk.recipe_of(name, steps, rates[name]["rate"])
-        path, outcome = desk.trainings.run(recipe, name)
-        if outcome is None:
-            found[name] = {"dropped": {"step": steps, "loss": None, "why": "it diverged"}}
-            continue
-        found[name] = {"dropped": None, "segments": desk.trainings.segments(path).tolist()}
-    best = best_of(desk, found)
-    return {"steps": steps, "models": found, "best": best}
+        found[name] = to_the_end(desk, name, steps)
+    while failed_alone(found) and slow_down(desk, BASELINE, "learned too little"):
+        found[BASELINE] = to_the_end(desk, BASELINE, steps)
+    return {"steps": steps, "models": found, "best": best_of(desk, found)}
+
+
+def first_third(desk: Desk, name: str, steps: int, third: int) -> float:
+    """The loss after a third of the training; infinite for numbers that are none."""
+    while True:
+        recipe = desk.recipe_of(name, steps, rate_of(desk, name))
+        path, outcome = desk.trainings.run(recipe, name, until=third)
+        # who was stopped later than this is judged by where all were judged
+        loss = math.inf if outcome is None else last_validation(path, until=third)
+        why = "learned nothing" if math.isfinite(loss) else "diverged"
+        stuck = math.isinf(loss) or (third >= BEGUN and desk.stuck(loss))
+        if not stuck or not slow_down(desk, name, why):
+            return loss
+
+
+def to_the_end(desk: Desk, name: str, steps: int) -> dict[str, Any]:
+    """A finalist with all its training, and whether it learned more than pairs of tokens."""
+    recipe = desk.recipe_of(name, steps, rate_of(desk, name))
+    path, outcome = desk.trainings.run(recipe, name)
+    if outcome is None:
+        return {"dropped": {"step": steps, "loss": None, "why": "it diverged"}}
+    segments = desk.trainings.segments(path)
+    return {
+        "dropped": None,
+        "segments": segments.tolist(),
+        "learned": desk.learned(float(segments.mean())),
+    }
+
+
+def failed_alone(found: Mapping[str, Any]) -> bool:
+    """Whether the baseline learned nothing while others did: no comparison with it is fair."""
+    learned = {name: one.get("learned", False) for name, one in found.items()}
+    return not learned[BASELINE] and any(learned.values())
 
 
 def best_of(desk: Desk, found: Mapping[str, Any]) -> str:
@@ -129,27 +203,28 @@ def best_of(desk: Desk, found: Mapping[str, Any]) -> str:
         for name in desk.eligible
         if found.get(name, {}).get("segments")
     }
+    learned = {name: loss for name, loss in means.items() if found[name]["learned"]}
     rows = desk.result("sizes")["models"]
     latencies = {row["name"]: row["figures"]["latency"] for row in rows}
-    return choose(means, latencies, CLOSE * desk.ask.margin) if means else BASELINE
+    return choose(learned or means, latencies, CLOSE * desk.ask.margin) if means else BASELINE
 
 
 def seeds(desk: Desk) -> Result:
     """Baseline and best again, with as many other seeds as there is time for."""
     contest, paces = desk.result("contest"), desk.result("rates.paces")
     best, steps = contest["best"], contest["steps"]
-    if not desk.planned["seeds"] or best == BASELINE:
+    learned = [contest["models"][name].get("learned", True) for name in (BASELINE, best)]
+    if not desk.planned["seeds"] or best == BASELINE or not all(learned):
         return {"seeds": {}}
     both = steps * (paces[BASELINE] + paces[best]) + 2 * EVALUATED * paces["token"]
     count = min(MOST_SEEDS, int(share_of(desk, "seeds") / both))
     count = desk.notes.once("seeds.count", lambda: {"count": count})["count"]
-    rates = desk.result("rates")["models"]
     found: dict[str, Any] = {}
     for seed in range(1, count + 1):
         found[str(seed)] = {}
         for name in (BASELINE, best):
             desk.watch.notice(f"{name} with seed {desk.ask.seed + seed}")
-            recipe = desk.recipe_of(name, steps, rates[name]["rate"], seed=seed)
+            recipe = desk.recipe_of(name, steps, rate_of(desk, name), seed=seed)
             path, outcome = desk.trainings.run(recipe, f"{name}-seed-{seed}")
             if outcome is not None:
                 found[str(seed)][name] = desk.trainings.segments(path).tolist()
@@ -169,8 +244,8 @@ def winner(desk: Desk) -> Result:
     kept = {"name": name, "run": name, "steps": steps, "retrained": False}
     if longer < LONGER * steps:
         return kept
-    rate = desk.result("rates")["models"][name]["rate"]
-    _, outcome = desk.trainings.run(desk.recipe_of(name, longer, rate), "winner")
+    recipe = desk.recipe_of(name, longer, rate_of(desk, name))
+    _, outcome = desk.trainings.run(recipe, "winner")
     if outcome is None or outcome.result["valid"]["loss"] >= last_validation(
         desk.trainings.root / name
     ):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from random import Random
 from typing import Any
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.data.corpora import find_corpus
+from parformer.data.overlap import overlaps
 from parformer.errors import ConfigError, CorpusError
-from parformer.fitting.desk import BASELINE, ROUNDS, Desk
+from parformer.fitting.desk import BASELINE, ROUNDS, Desk, count_references
 from parformer.fitting.finalists import (
     CLOCKED,
     Reckoned,
@@ -46,13 +48,16 @@ LITTLE = 60.0
 
 
 def read(desk: Desk) -> Result:
-    """The text as tokens, which stay on disk; its measures."""
+    """The text as tokens, which stay on disk; its measures, and what counting makes of it."""
     tokens = desk.prepared.splits["train"].tokens
+    corpus = find_corpus(desk.ask.corpus, local=desk.ask.local or None)
     return {
         "identity": desk.prepared.identity,
         "tokens": len(tokens),
         "bytes": desk.prepared.splits["train"].bytes,
         "vocabulary": desk.prepared.tokenizer.size,
+        "overlap": {split: asdict(one) for split, one in overlaps(corpus).items()},
+        "references": {s: one.to_dict() for s, one in count_references(desk.prepared).items()},
     }
 
 

@@ -11,16 +11,18 @@ from typing import Protocol
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.data.tokens import Prepared
+from parformer.evaluate.counting import References, references_of
 from parformer.fitting.ask import FAMILIES, Ask
 from parformer.fitting.notes import Notes, Result
 from parformer.fitting.timetable import Phase, counted, plan
-from parformer.fitting.trainings import LOOKS, Trainings
+from parformer.fitting.trainings import EVALUATED, LOOKS, TESTED, Trainings
 from parformer.measure.meter import Meter, Step, measure_here
 from parformer.recipe import Recipe
 from parformer.search.objectives import Figures, countable
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text
-from parformer.train.loop import Silence, Watch
+from parformer.train.loop import Silence, Watch, sample
+from parformer.train.plateau import on_plateau
 
 BASELINE = "baseline"
 ROUNDS = 10
@@ -84,6 +86,22 @@ class Desk:
         return read_text(recipe, Workers(), self.watch, None, self.path)
 
     @cached_property
+    def references(self) -> dict[str, References]:
+        """What plain counting reaches on the tokens that models are judged by."""
+        known = self.result("text").get("references") if self.notes.has("text") else None
+        if known is None:
+            return count_references(self.prepared)
+        return {split: References.from_dict(values) for split, values in known.items()}
+
+    def stuck(self, loss: float) -> bool:
+        """Whether a loss on validation text tells of nothing but frequencies of tokens."""
+        return on_plateau(loss, self.references["valid"].unigram)
+
+    def learned(self, loss: float) -> bool:
+        """Whether it tells of more than pairs of tokens, which anybody can count."""
+        return loss < self.references["valid"].bigram
+
+    @cached_property
     def step(self) -> Step:
         """What is measured of every model."""
         ask = self.ask
@@ -140,6 +158,17 @@ class Desk:
         return replace(self.recipe, model=self.models[name]).replaced(
             self.trainings.schedule(steps, rate, self.ask.seed + seed, looks)
         )
+
+
+def count_references(prepared: Prepared) -> dict[str, References]:
+    """What counting reaches, on the very stretches of text that models are judged by."""
+    most = {"valid": EVALUATED, "test": TESTED}
+    samples = {
+        split: sample(prepared.splits[split].tokens, limit)
+        for split, limit in most.items()
+        if split in prepared.splits
+    }
+    return references_of(prepared, {s: t for s, t in samples.items() if len(t) > 1})
 
 
 def _unreachable() -> Result:

@@ -12,7 +12,7 @@ from parformer import folder
 from parformer.durable import sync
 from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.desk import BASELINE, Desk
-from parformer.fitting.trainings import last_validation, read_curves
+from parformer.fitting.trainings import TESTED, last_validation, read_curves
 from parformer.generate import Sampling, generate_text
 from parformer.model import load
 from parformer.train.loop import sample
@@ -20,8 +20,6 @@ from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER
 
 FINAL = "final"
 """What the model that is handed over is called beside the baseline."""
-TESTED = 131_072
-"""Tokens of the test split that both are looked at with."""
 PROMPT, WRITTEN = 160, 240
 """Characters of a prompt, and tokens written after it, at most."""
 

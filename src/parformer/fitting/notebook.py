@@ -41,9 +41,9 @@ class Fitted:
 
     @property
     def pattern(self) -> str:
-        """Of the chosen model."""
+        """Of the chosen model; where nothing was learned, of the one that lies there."""
         rows = {row["name"]: row for row in self.found["models"]}
-        return str(rows[self.found["chosen"]]["pattern"])
+        return str(rows[self.found["chosen"] or self.found["final"]["name"]]["pattern"])
 
     @property
     def report(self) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,15 +14,17 @@ import numpy as np
 
 from parformer import __version__, folder
 from parformer.config import ModelConfig
+from parformer.data.overlap import WARN
 from parformer.fitting.ask import NO_MORE
 from parformer.fitting.desk import BASELINE, Desk
 from parformer.fitting.energy import estimate
 from parformer.fitting.handover import about_final, final_run, hand_over, prompt_of, samples_of
 from parformer.fitting.trainings import EVALUATED, last_validation, read_curves
-from parformer.fitting.verdict import compare, judge
+from parformer.fitting.verdict import Counted, compare, judge
 from parformer.measure.device import Receipt, describe_device
 from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.statistics import compare as compare_times
+from parformer.report.fit_rows import quality_told
 from parformer.search.job import FOUND as SEARCHED
 from parformer.train.run import CONFIG, RESULT
 
@@ -48,7 +51,12 @@ def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
         hand_over(desk, final)
     limits = desk.limits if notes.has("size") else {}
     multiples = {bound.metric: bound.most for bound in ask.bounds if bound.relative}
-    chosen = next((row for row in rows if final and row["name"] == final["name"]), None)
+    taken = next((row for row in rows if final and row["name"] == final["name"]), None)
+    about = about_final(desk, final, taken) if final and taken else None
+    counted = None if about is None else beside_counting(desk, about)
+    verdict = judge(rows[0] if rows else {}, taken, limits, multiples, counted)
+    # what learned nothing is nobody's choice, though it lies there to be looked at
+    chosen = None if verdict["kind"] == "nothing learned" else taken
     return {
         "format": FORMAT,
         "corpus": ask.corpus,
@@ -67,8 +75,11 @@ def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
         "models": rows,
         "baseline": BASELINE,
         "chosen": None if chosen is None else chosen["name"],
-        "final": about_final(desk, final, chosen) if final and chosen else None,
-        "verdict": judge(rows[0] if rows else {}, chosen, limits, multiples),
+        "final": about,
+        "references": {s: r.to_dict() for s, r in desk.references.items()}
+        if notes.has("text")
+        else {},
+        "verdict": verdict,
         "samples": samples_of(desk, final) if final else [],
         "search": searched(desk),
         "pareto": about_sizes(desk) if desk.sized else None,
@@ -84,7 +95,7 @@ def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
         "receipt": None if receipt is None else receipt.to_dict(),
         "device": about_device(ask.threads),
         "repeat": repeats(desk) if final else [],
-        "warnings": warnings_of(chosen),
+        "warnings": warnings_of(desk, chosen),
     }  # fmt: skip
 
 
@@ -125,6 +136,7 @@ def row_of(desk: Desk, row: Mapping[str, Any]) -> Row:
         "rate": rates.get("rate"),
         "steps": contest.get("steps"),
         "dropped": trained.get("dropped"),
+        "learned": trained.get("learned"),
         "valid": valid_of(run, trained.get("segments")),
         "against": against(desk, name),
         **read_curves(run),
@@ -148,6 +160,8 @@ def against(desk: Desk, name: str) -> dict[str, Any] | None:
     both = [models.get(one, {}).get("segments") for one in (BASELINE, name)]
     if any(one is None for one in both):
         return None
+    if not all(models[one].get("learned", True) for one in (BASELINE, name)):
+        return None  # what learned nothing is no measure for others
     losses: list[dict[int, Any]] = [{0: np.array(one)} for one in both]
     seeds = desk.result("seeds")["seeds"] if desk.notes.has("seeds") else {}
     for seed, trained in seeds.items():
@@ -231,10 +245,30 @@ def repeats(desk: Desk) -> list[str]:
     ]
 
 
-def warnings_of(chosen: Mapping[str, Any] | None) -> list[str]:
-    if chosen is None or not chosen["broken"]:
-        return []
-    return [
-        "The model that is handed over breaks a limit by the last measurement; with more time, "
-        "or a somewhat lower --limit, the search keeps clear of it."
-    ]
+def warnings_of(desk: Desk, chosen: Mapping[str, Any] | None) -> list[str]:
+    said = []
+    if chosen is not None and chosen["broken"]:
+        said.append(
+            "The model that is handed over breaks a limit by the last measurement; with more time, "
+            "or a somewhat lower --limit, the search keeps clear of it."
+        )
+    known = desk.result("text").get("overlap", {}) if desk.notes.has("text") else {}
+    for split, one in known.items():
+        if one["shared"] > WARN:
+            said.append(
+                f"{one['shared']:.1%} of the {split} text's 50-byte windows stand in the training "
+                "text word for word: whoever copies looks better here than on new text "
+                f"(parformer data {quote(desk.ask.corpus)})."
+            )
+    return said
+
+
+def beside_counting(desk: Desk, final: Mapping[str, Any]) -> Counted | None:
+    """The model that is handed over beside the counts, on test text where there is some."""
+    for split, words in (("test", "test"), ("valid", "validation")):
+        loss = (final.get(split) or {}).get("loss")
+        if loss is not None and split in desk.references:
+            known, unit = desk.references[split], unit_of(desk.ask.tokenizer)
+            told = partial(quality_told, unit)
+            return Counted(loss, known.bigram, known.ngram, known.order, words, told)
+    return None

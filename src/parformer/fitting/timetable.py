@@ -1,7 +1,7 @@
 """How is the time shared out, and what is left out when there is little?
 
 >>> [phase.name for phase in plan(70.0) if not phase.planned]
-['profile', 'search', 'seeds']
+['profile', 'search', 'rates', 'seeds']
 >>> [phase.name for phase in plan(3600.0) if not phase.planned]
 []
 """
@@ -26,29 +26,30 @@ TITLES = {
 }
 
 SHARES = {
-    "text": 0.02,
+    "text": 0.03,
     "size": 0.02,
-    "profile": 0.09,
-    "search": 0.16,
-    "sizes": 0.05,
-    "rates": 0.12,
-    "contest": 0.25,
-    "seeds": 0.11,
-    "winner": 0.13,
-    "report": 0.05,
+    "profile": 0.07,
+    "search": 0.10,
+    "sizes": 0.04,
+    "rates": 0.08,
+    "contest": 0.20,
+    "seeds": 0.08,
+    "winner": 0.34,
+    "report": 0.04,
 }
 """Of the time for everything; what a phase that is left out would have had goes to others."""
 
 MOST = {"text": 60.0, "size": 30.0, "profile": 180.0, "sizes": 180.0, "report": 180.0}
 """Seconds that more time does not make better use of."""
 
-LEAST = {"profile": 12.0, "search": 40.0, "seeds": 60.0}
+LEAST = {"profile": 12.0, "search": 60.0, "rates": 60.0, "seeds": 60.0}
 """Seconds below which a phase says nothing."""
 
 WITHOUT = {
     "profile": "too short to measure the costs of blocks: sizes are counted in FLOPs, "
     "and the finalists measured",
     "search": "too short for a search to settle: only placements by rule take part",
+    "rates": "too short to try several: each model has the rate that its size calls for",
     "seeds": "one seed: how much seeds differ is taken from experience",
 }
 """What follows when a phase is left out."""

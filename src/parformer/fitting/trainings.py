@@ -7,6 +7,7 @@ that a small sweep gives it. A training is a run folder of its own: what was sto
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +38,14 @@ SEGMENT = 512
 """Tokens of a stretch of validation text whose mean loss counts as one observation."""
 EVALUATED = 65_536
 """Tokens of the valid split that models are compared on."""
+TESTED = 131_072
+"""Tokens of the test split that the baseline and the model handed over are looked at with."""
 SURVIVE = 0.8
 """The share of all updates that is trained when losers are dropped."""
+MOST_RATES = 5
+"""Rates that a sweep tries at most."""
+UNDECIDED = 0.01
+"""Losses within this share of the lowest do not decide between rates."""
 LOOKS = 6
 """Validations during a training."""
 GLANCE = 16_384
@@ -59,6 +66,9 @@ class Trainings:
         """Train to the end or to a step; None where numbers were no longer finite."""
         path = self.root / name
         make_folder(path)
+        if is_run(path) and read_run(path).train.learning_rate != recipe.train.learning_rate:
+            shutil.rmtree(path)  # it was given up for a lower rate
+            make_folder(path)
         if is_run(path):
             recipe = read_run(path)
         else:
@@ -105,22 +115,52 @@ class Trainings:
         return segment_means(places, losses, SEGMENT)
 
 
-def sweep(
-    score: Callable[[float], float | None], start: float, *, factor: float = 2.0
-) -> tuple[list[dict[str, float | None]], float]:
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A short training at one rate."""
+
+    rate: float
+    loss: float | None
+    """On validation text; None where its numbers were no longer finite."""
+    stuck: bool = False
+    """Whether it still knew nothing but how frequent each token is."""
+    curve: Sequence[Sequence[float]] = ()
+    """Losses on the text trained on, by update."""
+
+    @property
+    def standing(self) -> float:
+        """What it is compared by: a loss on the plateau says nothing about its rate."""
+        return math.inf if self.loss is None or self.stuck else self.loss
+
+
+def sweep(score: Callable[[float], Tried], start: float, *, factor: float = 2.0) -> list[Tried]:
     """Three rates, each a factor from the next, towards where the loss is lower.
 
-    >>> rates, best = sweep(lambda rate: abs(rate - 8), 2.0)
-    >>> [row["rate"] for row in rates], best
+    Where none of them leaves the plateau, lower ones are tried.
+
+    >>> tried = sweep(lambda rate: Tried(rate, abs(rate - 8)), 2.0)
+    >>> [one.rate for one in tried], best_rate(tried)
     ([2.0, 4.0, 8.0], 8.0)
     """
-    tried = {rate: score(rate) for rate in (start, factor * start)}
-    low, high = (np.inf if loss is None else loss for loss in tried.values())
-    third = start / factor if low <= high else factor**2 * start
-    tried[third] = score(third)
-    best = min(tried, key=lambda rate: np.inf if tried[rate] is None else float(tried[rate] or 0))
-    rows = [{"rate": rate, "loss": tried[rate]} for rate in sorted(tried)]
-    return rows, best
+    tried = [score(start), score(factor * start)]
+    falls = tried[0].standing <= tried[1].standing
+    tried.append(score(start / factor if falls else factor**2 * start))
+    while all(math.isinf(one.standing) for one in tried) and len(tried) < MOST_RATES:
+        tried.append(score(min(one.rate for one in tried) / factor**2))
+    return sorted(tried, key=lambda one: one.rate)
+
+
+def best_rate(tried: Sequence[Tried]) -> float:
+    """The rate with the lowest loss; the lowest rate of those that are as good, or if none is.
+
+    A short training flatters high rates, and a rate that is too high fails altogether.
+
+    >>> best_rate([Tried(1.0, 2.01), Tried(2.0, 2.0), Tried(4.0, 1.9, stuck=True)])
+    1.0
+    """
+    best = min(one.standing for one in tried)
+    near = [one.rate for one in tried if one.standing <= best * (1 + UNDECIDED)]
+    return min(near)
 
 
 def losers(

@@ -12,7 +12,7 @@ differences are taken segment by segment and seed by seed. What is within the ma
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist, fmean
 from typing import Any, Literal
@@ -103,25 +103,88 @@ def choose(losses: Mapping[str, float], latencies: Mapping[str, float], close: f
     return min(near, key=lambda name: (latencies.get(name, 0.0), losses[name]))
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the model that is handed over has, and what plain counting has, on the same text."""
+
+    loss: float
+    bigram: float
+    ngram: float
+    order: int
+    text: str
+    """Which text that is: test or validation."""
+    told: Callable[[float], str]
+    """A loss in words."""
+
+
 def judge(
     baseline: Mapping[str, Any],
     chosen: Mapping[str, Any] | None,
     limits: Mapping[str, float],
     multiples: Mapping[str, float] | None = None,
+    counted: Counted | None = None,
 ) -> dict[str, Any]:
     """The verdict in words, from the two rows of the report.
 
-    `multiples` are the limits that were given as such, of the baseline's own figures.
+    `multiples` are the limits that were given as such, of the baseline's own figures. What
+    counting reaches comes first where it is ahead.
     """
-    multiples = multiples or {}
     if chosen is None or chosen.get("valid") is None:
         return {
             "kind": "stopped",
             "headline": "Stopped before a model was trained.",
             "sentences": ["The same command goes on where it stopped."],
         }
+    if counted is not None and counted.loss >= counted.bigram:
+        return _nothing_learned(counted)
+    said = _among_models(baseline, chosen, limits, multiples or {})
+    if counted is None:
+        return said
+    ahead = counted.loss / counted.ngram - 1
+    both = (
+        f"{counted.told(counted.loss)} on {counted.text} text, a counted {counted.order}-gram "
+        f"{counted.told(counted.ngram)}"
+    )
+    if ahead > 0:
+        first = f"Counting is {ahead:.1%} ahead of it: {both}."
+        return said | {"headline": f"{first} {said['headline']}"}
+    sentence = f"It is {-ahead:.1%} ahead of plain counting: {both}."
+    return said | {"sentences": [sentence, *said["sentences"]]}
+
+
+def _nothing_learned(counted: Counted) -> dict[str, Any]:
+    return {
+        "kind": "nothing learned",
+        "headline": "Nothing was learned in this time.",
+        "sentences": [
+            f"The best model has {counted.told(counted.loss)} on {counted.text} text; whoever "
+            f"counts pairs of tokens has {counted.told(counted.bigram)}, a {counted.order}-gram "
+            f"{counted.told(counted.ngram)}. So no model is chosen and none is compared.",
+            "More --time trains longer; a longer text has more to learn from.",
+        ],
+    }
+
+
+def _among_models(
+    baseline: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+    limits: Mapping[str, float],
+    multiples: Mapping[str, float],
+) -> dict[str, Any]:
+    """The chosen model beside the baseline."""
     if chosen["name"] == baseline["name"]:
         return _kept(limits, multiples)
+    if chosen.get("against") is None:
+        return {
+            "kind": "no baseline",
+            "headline": "There is no baseline to compare with: the interleaved Transformer learned "
+            "nothing in this time.",
+            "sentences": [
+                "It was tried at lower rates too. The model that is handed over is the best of the "
+                "others; how it stands beside a Transformer is not known.",
+                *_fit_sentences(baseline, chosen, limits, multiples),
+            ],
+        }
     quality, against = _quality_words(chosen)
     faster = _speed_words(chosen)
     smaller = _memory_words(baseline, chosen)

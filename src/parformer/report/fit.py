@@ -15,7 +15,7 @@ from rich.text import Text
 
 from parformer.pattern import Pattern
 from parformer.report import fit_effort, fit_glance, fit_parts
-from parformer.report.fit_figures import answer, curves
+from parformer.report.fit_figures import answer, curves, rate_curves
 from parformer.report.fit_glance import handed_over, headline, lead, stopped_words, title_of
 from parformer.report.fit_rows import (
     Found,
@@ -34,6 +34,7 @@ from parformer.report.fit_rows import (
     name_of,
     outcome,
     quality_words,
+    references_of,
     signed,
     unit_of_quality,
 )
@@ -47,12 +48,15 @@ from parformer.report.stack import draw, legend
 def fit_page(found: Found) -> str:
     """The report as one self-contained HTML page."""
     given: list[tuple[str, list[Part | None]]] = [
-        ("Which model is worth it?", [answer(found), fit_parts.figures(found)]),
+        (
+            "Which model is worth it?",
+            [answer(found), fit_parts.figures(found), fit_parts.counting(found)],
+        ),
         ("What do the models look like?", [fit_parts.stacks(found)]),
         ("Which models keep to the limits?", [fit_parts.limits(found)]),
         ("Where is attention required?", [fit_parts.attention(found)]),
         ("Which sizes were looked at?", [*sizes_pictures(found)]),
-        ("How did the models learn?", [curves(found), fit_parts.sweep(found)]),
+        ("How did the models learn?", [curves(found), fit_parts.sweep(found), rate_curves(found)]),
         ("What do they write?", [fit_parts.samples(found)]),
         ("What did the job take?", [fit_effort.phases(found), fit_effort.energy(found)]),
         ("What was measured, and on what?", [fit_effort.receipts(found)]),
@@ -125,6 +129,10 @@ def _rows(found: Found) -> Table:
         ]
         style = "bold" if model is chosen_of(found) else "dim" if model.get("dropped") else ""
         drawn.add_row(*(Text(cell) for cell in cells), style=style)
+    if counted := references_of(found):
+        drawn.add_section()
+    for name, loss in counted.items():
+        drawn.add_row("", Text(name.replace(" frequencies", "")), quality_words(found, loss))
     return drawn
 
 
@@ -157,6 +165,7 @@ def _notes(found: Found) -> list[Text]:
     ties = [(model.get("latency") or {}).get("verdict") for model in models[1:]]
     equal = ["at par"] * ("at par" in gaps) + ["a tie"] * ("tie" in ties)
     notes += [f"≈ {' or '.join(equal)}"] * bool(equal) + ["? unclear"] * ("unclear" in gaps)
+    notes += ["last rows: plain counting, on the same text"] * bool(references_of(found))
     return [Text("   ".join(notes), style="dim")] if notes else []
 
 

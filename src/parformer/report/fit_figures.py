@@ -5,7 +5,7 @@ Every figure comes with the sentence under it, written from the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -32,12 +32,13 @@ from parformer.report.fit_rows import (
     quality_of,
     quality_told,
     quality_words,
+    references_of,
     signed,
     unit_of_quality,
     worse_words,
 )
 from parformer.report.page import FAINT, Part, axis, listed, plot
-from parformer.report.pareto_figures import room_around
+from parformer.report.pareto_figures import GREY, room_around
 from parformer.report.pareto_rows import NAMES, counted, finite, span, unit_of
 from parformer.search.limits import METRICS, in_words
 
@@ -198,15 +199,67 @@ def curves(found: Found) -> Part | None:
                 (late if x >= LATE * longest or x == line[-1][0] else early).append(y)
     if not data:
         return None
-    low, high = room_around(late)
-    low = max(low, min(early + late) - 0.08 * (high - min(early + late)))
+    counted = _counted(found)
+    low, high = room_around(late + list(counted.values()))
+    low = max(low, min(early + late + [*counted.values()]) - 0.08 * (high - min(early + late)))
     drawn = plot(
         data,
         height=420,
         xaxis=axis("updates", rangemode="tozero"),
         yaxis=axis(f"{escape(unit_of_quality(found))}, lower is better", range=[low, high]),
+        **_marks(counted),
     )
     return Part(drawn, _curve_words(found, clipped=max(early, default=low) > high))
+
+
+def _counted(found: Found) -> dict[str, float]:
+    """What counting reaches on validation text, but for uniform guesses, which lie far above."""
+    known = {name: quality_of(found, loss) for name, loss in references_of(found).items()}
+    return {n: value for n, value in known.items() if value is not None and n != "uniform"}
+
+
+def _marks(counted: Mapping[str, float]) -> dict[str, list[Trace]]:
+    """A dotted line across the figure, with its name, for each."""
+    line: Trace = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
+    line["line"] = {"color": GREY, "width": 1.2, "dash": "dot"}
+    sign: Trace = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom"}
+    sign |= {"showarrow": False, "font": {"size": 11, "color": GREY}}
+    return {
+        "shapes": [line | {"y0": y, "y1": y} for y in counted.values()],
+        "annotations": [sign | {"y": y, "text": escape(name)} for name, y in counted.items()],
+    }
+
+
+def rate_curves(found: Found) -> Part | None:
+    """How the short trainings went whose losses chose the learning rates."""
+    labels, colours, data = labels_of(found), colours_of(found), []
+    for model in models_of(found):
+        name = name_of(model)
+        tried = [row for row in model.get("rates") or () if row.get("curve")]
+        for number, row in enumerate(tried):
+            line = _line(found, row["curve"])
+            taken = row.get("rate") == model.get("rate")
+            words = f"{escape(labels[name])} at {row['rate']:g}"
+            trace: Trace = {"type": "scatter", "mode": "lines", "name": escape(labels[name])}
+            trace |= {"x": [x for x, _ in line], "y": [y for _, y in line]}
+            trace |= {"legendgroup": name, "showlegend": number == 0}
+            trace["hovertemplate"] = f"{words}<br>update %{{x:,}}: %{{y:.3f}}<extra></extra>"
+            trace["line"] = {"color": colours[name], "width": 2.5 if taken else 1}
+            trace["line"]["dash"] = "dot" if row.get("stuck") else "solid"
+            data.append(trace)
+    if not data:
+        return None
+    drawn = plot(
+        data,
+        height=380,
+        xaxis=axis("updates", rangemode="tozero"),
+        yaxis=axis(f"{escape(unit_of_quality(found))} on the text trained on"),
+        **_marks(_counted(found)),
+    )
+    see = "Every line is a short training at one rate, thick where that rate was taken. "
+    see += "Of rates that are about as good the lowest is taken, and a line that does not leave "
+    see += "the letter frequencies (dotted) decides nothing."
+    return Part(drawn, see)
 
 
 def _last_step(found: Found) -> float:
@@ -229,6 +282,7 @@ def _curve_words(found: Found, *, clipped: bool) -> str:
     if any(model.get("valid_curve") for model in models_of(found)):
         see = ["Thick lines are the loss on validation text, thin ones on the text trained on."]
     see += ["The first updates lie above the frame."] * clipped
+    see += ["Dotted lines are what plain counting reaches."] * bool(references_of(found))
     done = {name_of(m): x for m in models_of(found) if (x := loss_of(m)) is not None}
     if len(done) > 1:
         best, last = (labels[pick(done, key=done.__getitem__)] for pick in (min, max))

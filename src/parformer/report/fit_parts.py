@@ -6,7 +6,7 @@ numbers. What is missing gives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
@@ -32,6 +32,7 @@ from parformer.report.fit_rows import (
     outcome,
     quality_told,
     quality_words,
+    references_of,
     signed,
     speed_words,
     unit_of_quality,
@@ -41,6 +42,9 @@ from parformer.report.pareto_rows import NAMES, blocks_of, counted, finite, inte
 from parformer.report.search import long_time, sentences_of
 from parformer.report.search_figures import heat_map
 from parformer.search.limits import in_words
+
+TEXTS = {"valid": "validation", "test": "test"}
+"""The splits that models are judged by, in words."""
 
 
 def figures(found: Found) -> Part | None:
@@ -200,6 +204,29 @@ def attention(found: Found) -> Part | None:
     return Part(part.content, f"{sentences_of(search)[0]} {part.see}")
 
 
+def counting(found: Found) -> Part | None:
+    """What plain counting reaches, beside the model that is handed over."""
+    splits = {s: words for s, words in TEXTS.items() if references_of(found, s)}
+    if not splits:
+        return None
+    known = {split: references_of(found, split) for split in splits}
+    names = list(dict.fromkeys(name for one in known.values() for name in one))
+    rows = [[name, *(quality_words(found, known[s].get(name)) for s in splits)] for name in names]
+    final: Mapping[str, Any] = found.get("final") or {}
+    if final:
+        cells = [quality_words(found, loss_of(final, split)) for split in splits]
+        rows.append([f"{_final_name(found)}", *cells])
+    see = (
+        f"{unit_of_quality(found).capitalize()}, lower is better. Counts are of the training text "
+    )
+    see += (
+        "(Witten-Bell, the order chosen on validation text) and frozen before they are judged, as "
+    )
+    see += "models are; xz has read the end of the training text before. Whoever loses to them "
+    see += "does not need a network."
+    return Part(table(["", *splits.values()], rows), see)
+
+
 def sweep(found: Found) -> Part | None:
     """Which learning rates were tried, and which each model was given."""
     labels = labels_of(found)
@@ -214,12 +241,19 @@ def sweep(found: Found) -> Part | None:
     rates = sorted({rate for losses in tried.values() for rate in losses})
     if not rates:
         return None
+    stuck = {
+        (name_of(model), row["rate"])
+        for model in models_of(found)
+        for row in model.get("rates") or ()
+        if row.get("stuck")
+    }
     rows, taken, edges = [], {}, []
     for name, losses in tried.items():
         best = finite((find(found, name) or {}).get("rate"))
         cells = []
         for rate in rates:
             told = quality_words(found, losses.get(rate)).replace("–", "diverged")
+            told += " (learned nothing)" * ((name, rate) in stuck)
             cells.append(f"{told}{' ✓' * (rate == best)}" if rate in losses else "–")
         rows.append([labels[name], *cells])
         if best is not None:

@@ -16,6 +16,7 @@ from itertools import cycle
 from typing import Any
 
 from parformer.errors import ConfigError
+from parformer.evaluate.counting import References
 from parformer.report.page import ACCENT, listed
 from parformer.report.pareto_figures import GREY
 from parformer.report.pareto_rows import NAMES, counted, finite, span
@@ -134,9 +135,20 @@ def distance_of(found: Found, model: Model) -> Distance | None:
         return Distance(share, ends_of(against), str(against.get("verdict") or "unclear"))
     base = baseline_of(found)
     mine, theirs = loss_of(model), None if base is None else loss_of(base)
-    if mine is None or not theirs or model is base:
+    if base is None or mine is None or not theirs or model is base:
         return None
+    if False in (model.get("learned"), base.get("learned")):
+        return None  # what learned nothing is no measure for others
     return Distance(mine / theirs - 1, None, "unclear")
+
+
+def references_of(found: Found, split: str = "valid") -> dict[str, float]:
+    """What plain counting reaches on a split, the plainest first, by name; nothing if unknown."""
+    known = (found.get("references") or {}).get(split)
+    if not known:
+        return {}
+    lines = References.from_dict(known).lines(letters=found.get("unit") != "perplexity")
+    return dict(lines)
 
 
 def signed(share: float, digits: int = 1) -> str:
@@ -269,6 +281,8 @@ def outcome(found: Found, model: Model) -> str:
         words.append(f"breaks {listed([NAMES[metric] for metric in broken])}")
     elif fails(model):
         words.append("does not keep the limits")
+    if model.get("learned") is False:
+        words.append("learned nothing")
     if dropped := model.get("dropped"):
         words.append(f"dropped after {counted(dropped.get('step'), 'update')}")
     elif loss_of(model) is None:

@@ -93,6 +93,8 @@ def search_page(found: Found) -> str:
 def sentences_of(found: Found) -> list[str]:
     """The verdict in plain words: the pattern, its repeatability, its price."""
     sentences = [_pattern_sentence(found), _seeds_sentence(found), cost_sentence(found)]
+    if found.get("learned") is False:
+        sentences.insert(0, "Nothing was learned in this time, so the pattern below is chance.")
     sentences.append(_target_sentence(found))
     if found["retrained"]:
         sentences.append(quality_sentence(found))

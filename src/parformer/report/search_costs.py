@@ -186,6 +186,12 @@ def quality_sentence(found: Found) -> str:
     if not {"found", "interleaved"} <= set(values):
         best = min(found["retrained"], key=lambda run: run[split][score])
         return f"No {unit} is below that of {row_name(best)}, {best[split][score]:.3f}."
+    failed = [row_name(run) for run in found["retrained"] if run.get("learned") is False]
+    if failed:
+        return (
+            f"Trained anew, {listed(failed)} learned less than counting pairs of tokens gives in "
+            "this time, so there is nothing to compare; train longer, or at a lower rate."
+        )
     mine, theirs = values["found"], values["interleaved"]
     words = f"{abs(mine / theirs - 1):.1%} {'below' if mine < theirs else 'above'}"
     words = "within 0.05% of" if words.startswith("0.0%") else words
@@ -212,7 +218,7 @@ def quality_table(found: Found) -> Html:
             for _, where, key in columns
         ]
         change = "–"
-        if base and run is not base:
+        if base and run is not base and False not in (run.get("learned"), base.get("learned")):
             change = f"{run[split][score] - base[split][score]:+.3f}".replace("-", "−")
         rows.append((row_name(run), f"{run['steps']:,}", *cells, change))
     head = ["", "steps", *(name for name, _, _ in columns), f"{unit} against interleaved"]

@@ -12,6 +12,7 @@ from itertools import accumulate
 from statistics import fmean, stdev
 from typing import Any
 
+from parformer.evaluate.counting import References
 from parformer.pattern import BlockSpec, Pattern
 from parformer.report.page import ACCENT, FAINT, Part, axis, letter_name, listed, plot
 from parformer.report.stack import COLOURS
@@ -182,8 +183,8 @@ def convergence(found: Found) -> Part:
         "xaxis": axis("step", anchor=_nth("y", len(titles)), rangemode="tozero"),
         "yaxis": axis(domain=spans[0]),
         "yaxis2": axis(domain=spans[1], tickformat=".0%", range=[-0.05, 1.05]),
-        "annotations": _titles(titles, spans),
-        "shapes": [shade] * bool(found["warmup_steps"]),
+        "annotations": [*_titles(titles, spans), *_counted(found)[1]],
+        "shapes": [*[shade] * bool(found["warmup_steps"]), *_counted(found)[0]],
     }
     if costs:
         layout["yaxis3"] = axis(domain=spans[2])
@@ -193,9 +194,26 @@ def convergence(found: Found) -> Part:
             *_went("The expected cost", [seed["history"]["cost"] for seed in costs]),
             _settled(found),
             *["Shaded: warm-up, in which only weights are trained."] * bool(found["warmup_steps"]),
+            *["Dotted: what plain counting reaches on validation text."] * bool(_counted(found)[0]),
         ]
     )
     return Part(plot(data, height=height + 80, showlegend=len(seeds) > 1, **layout), see)
+
+
+def _counted(found: Found) -> tuple[list[Trace], list[Trace]]:
+    """Lines at the losses of plain counting, and their names."""
+    known = found.get("references")
+    if not known:
+        return [], []
+    line: Trace = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "layer": "below"}
+    line["line"] = {"color": "#868e96", "width": 1.2, "dash": "dot"}
+    sign: Trace = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "yanchor": "bottom"}
+    sign |= {"showarrow": False, "font": {"size": 11, "color": "#868e96"}}
+    told = References.from_dict(known).lines()[1:]
+    return (
+        [line | {"y0": loss, "y1": loss} for _, loss in told],
+        [sign | {"y": loss, "text": name} for name, loss in told],
+    )
 
 
 def _curves(seed: Mapping[str, Any], number: int) -> list[Trace]:

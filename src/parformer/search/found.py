@@ -9,6 +9,7 @@ from typing import Any
 
 from parformer import __version__
 from parformer.costs import cost
+from parformer.evaluate.counting import References
 from parformer.measure.device import describe_device
 from parformer.measure.models import measure_models
 from parformer.pattern import ALPHABET, Pattern, par, sandwich
@@ -48,6 +49,7 @@ def summarise(
     timetable: Timetable,
     command: str,
     watch: Watch,
+    counted: References | None = None,
 ) -> dict[str, Any]:
     """What search.json says."""
     assert recipe.search is not None
@@ -78,7 +80,13 @@ def summarise(
         "probabilities": mean,
         "agreement": agreement([run.result["picks"] for run in runs]),
         "seeds": [run.to_dict() for run in runs],
-        "warnings": [*guard_words(kept, guard), *warnings(runs, prices, recipe)],
+        "learned": counted is None or any(run.loss < counted.bigram for run in runs),
+        "references": None if counted is None else counted.to_dict(),
+        "warnings": [
+            *nothing_learned(runs, counted),
+            *guard_words(kept, guard),
+            *warnings(runs, prices, recipe),
+        ],
         "target": None
         if target is None
         else {"metric": target.metric}
@@ -119,6 +127,19 @@ def mean_removal(runs: Sequence[SeedRun]) -> Removal | None:
     if any(table is None for table in tables):
         return None
     return Removal.mean([Removal.from_json(table) for table in tables])
+
+
+def nothing_learned(runs: Sequence[SeedRun], counted: References | None) -> list[str]:
+    """Supernets that learned less than pairs of tokens tell of have no say in a pattern."""
+    if counted is None:
+        return []
+    return [
+        f"Seed {run.result['seed']}: nothing was learned in this time. The supernet's loss is "
+        f"{run.loss:.3f}, and counting pairs of tokens gives {counted.bigram:.3f}: its pattern is "
+        "chance. Search longer."
+        for run in runs
+        if run.loss >= counted.bigram
+    ]
 
 
 def guard_words(kept: Mapping[int, str], guard: float) -> list[str]:
@@ -192,7 +213,11 @@ def with_retrained(
     *,
     by_character: bool,
 ) -> dict[str, Any]:
-    """The same with what training from scratch gave; in bits where tokens are characters."""
+    """The same with what training from scratch gave; in bits where tokens are characters.
+
+    What learned less than counting pairs gives is marked, and nothing is compared with it.
+    """
+    counted = found.get("references") or {}
     rows = [
         {
             "name": name,
@@ -200,6 +225,7 @@ def with_retrained(
             "steps": result["steps"],
             "valid": score(result["valid"], by_character=by_character),
             "test": score(result["test"], by_character=by_character) if "test" in result else None,
+            "learned": not counted or result["valid"]["loss"] < counted["bigram"],
         }
         for name, result in results.items()
     ]

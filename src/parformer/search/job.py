@@ -17,6 +17,7 @@ from parformer import folder
 from parformer.data.tokens import Prepared
 from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError, ParformerError
+from parformer.evaluate.counting import References, entropy, references_of
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
 from parformer.search.found import rivals, summarise, with_retrained
@@ -34,9 +35,15 @@ from parformer.search.prices import Prices
 from parformer.search.session import SearchSession, space_of
 from parformer.train.distributed import Workers
 from parformer.train.job import running, train_model
-from parformer.train.loop import Outcome, Silence, Watch, train
+from parformer.train.loop import Outcome, Silence, Watch, sample, train
 
 DEVICE, FOUND, RETRAIN = "device.json", "search.json", "retrain"
+SLOWER = 4.0
+"""By how much the rate of a supernet that learned nothing is lowered."""
+MOST_SLOWER = 2
+"""How often."""
+COUNTED = 65_536
+"""Tokens of the valid split that plain counting is judged on, beside the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +95,9 @@ def search_differentiable(
         found: dict[str, Any] = {}
         if workers.first:
             timetable = timetable_of(recipe, prepared.splits["train"].tokens)
+            counted = count_beside(recipe, prepared)
             found = finished_search(path, len(ended)) or summarise(
-                recipe, ended, prices, pace, timetable, command, watch
+                recipe, ended, prices, pace, timetable, command, watch, counted
             )
             write_found(path, found)
         found = json.loads(workers.share(json.dumps(found)))
@@ -145,30 +153,49 @@ def search_seeds(
         return SearchSession(*inputs, **options, prices=prices, target=target)
 
     runs = []
+    known = entropy(prepared.splits["train"].tokens, recipe.model.vocab_size)
     for number in range(recipe.search.seeds):
         seed = recipe.train.seed + number
-        own = recipe.replaced({"train.seed": seed})
-        place = path / f"seed-{seed}"
         if recipe.search.seeds > 1:
             watch.notice(f"Seed {seed}, {number + 1} of {recipe.search.seeds}")
-        if workers.first:
-            place.mkdir(exist_ok=True)
-        workers.share("")  # the folder is there
-        outcome = train(
-            own,
-            prepared,
-            place,
-            workers=workers,
-            watch=watch,
-            make_session=make_session,
-            make_journal=SearchJournal,
-        )
-        if not outcome.finished:
-            return Searched(False, {}, outcome.step, f"seed {seed}")
-        if workers.first:
-            runs.append(SeedRun.read(place, outcome.result))
+        for slower in range(MOST_SLOWER + 1):
+            rate = recipe.train.learning_rate / SLOWER**slower
+            own = recipe.replaced({"train.seed": seed, "train.learning_rate": rate})
+            place = path / (f"seed-{seed}-slower-{slower}" if slower else f"seed-{seed}")
+            if workers.first:
+                place.mkdir(exist_ok=True)
+            workers.share("")  # the folder is there
+            outcome = train(
+                own,
+                prepared,
+                place,
+                workers=workers,
+                watch=watch,
+                make_session=make_session,
+                make_journal=SearchJournal,
+            )
+            if not outcome.finished:
+                return Searched(False, {}, outcome.step, f"seed {seed}")
+            run = SeedRun.read(place, outcome.result) if workers.first else None
+            stuck = workers.share("yes" if run is not None and run.stuck(known) else "") == "yes"
+            if not stuck or slower == MOST_SLOWER:
+                break
+            watch.notice(
+                f"seed {seed}: the supernet learned nothing but token frequencies at {rate:g}; "
+                f"once more at {rate / SLOWER:g}"
+            )
+        if run is not None:
+            runs.append(run)
             watch.notice(f"seed {seed}: {outcome.result['pattern']}")
     return runs
+
+
+def count_beside(recipe: Recipe, prepared: Prepared) -> References | None:
+    """What plain counting reaches; nothing where models see both sides of what they guess."""
+    if not recipe.model.causal:
+        return None
+    tokens = sample(prepared.splits["valid"].tokens, COUNTED)
+    return references_of(prepared, {"valid": tokens}, xz=False)["valid"]
 
 
 def finished_search(path: Path, seeds: int) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from parformer.errors import FolderError
 from parformer.search.session import SearchSession
 from parformer.train.loop import Journal
 from parformer.train.metrics import read_metrics
+from parformer.train.plateau import SHORTEST, on_plateau
 from parformer.train.run import METRICS, write_result
 from parformer.train.schedule import rate
 
@@ -37,6 +38,7 @@ class SearchJournal(Journal):
         if (step % self.config.log_every and not last) or self.metrics is None:
             return
         row: dict[str, Any] = {"loss": self.tally.take() if self.tally.count else loss}
+        self.look_for_plateau(step, row["loss"])
         row |= {
             "gradient": norm,
             "rate": rate(step - 1, self.config),
@@ -91,6 +93,15 @@ class SeedRun:
         if not rows:
             raise FolderError(f"{str(file)!r} tells nothing of the search; restore it")
         return cls(result, rows)
+
+    @property
+    def loss(self) -> float:
+        """The training loss of the supernet in the end."""
+        return fmean(row["loss"] for row in self.history[-max(1, len(self.history) // 20) :])
+
+    def stuck(self, entropy: float) -> bool:
+        """Whether the supernet never learned more than the frequencies of tokens."""
+        return self.result["steps"] >= SHORTEST and on_plateau(self.loss, entropy)
 
     def fall_after_change(self) -> float:
         """The share by which the loss still fell after the pattern had last changed."""

@@ -119,7 +119,9 @@ def read_text(
     if not workers.first:
         workers.share("")
     data = recipe.data
-    corpus = find_corpus(data.corpus, local=data.local or None, progress=watch.preparing)
+    corpus = find_corpus(
+        data.corpus, local=data.local or None, progress=watch.preparing, identity=data.identity
+    )
     if data.identity and corpus.identity() != data.identity:
         raise CorpusError(
             f"the text of {data.corpus!r} is not the one that the run {str(path)!r} was "

@@ -24,6 +24,7 @@ from torch import Tensor
 from parformer.data.batches import Tokens
 from parformer.data.tokens import Prepared
 from parformer.errors import FolderError, TrainingError
+from parformer.evaluate.counting import entropy
 from parformer.evaluate.perplexity import Score, evaluate
 from parformer.faults import failpoint
 from parformer.kernels import native
@@ -31,6 +32,7 @@ from parformer.measure.device import describe_device, pinned_threads
 from parformer.model import Model, build_from
 from parformer.recipe import Recipe, TrainConfig
 from parformer.train import checkpoint as checkpoints
+from parformer.train import plateau
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_result, write_result
@@ -200,9 +202,19 @@ class Journal:
         if step % self.config.log_every and not last:
             return
         mean = self.tally.take()
+        self.look_for_plateau(step, mean)
         if self.metrics is not None:
             row = {"loss": mean, "gradient": norm, "rate": rate(step - 1, self.config)}
             self.metrics.add(step, {**row, "tokens_per_second": round(speed, 1)})
+
+    def look_for_plateau(self, step: int, loss: float) -> None:
+        """Say so, once, where nothing but the frequencies of tokens was learned."""
+        if not plateau.is_due(step, self.config.log_every, self.config.steps):
+            return
+        recipe = self.session.recipe
+        known = entropy(self.prepared.splits["train"].tokens, recipe.model.vocab_size)
+        if plateau.on_plateau(loss, known):
+            self.watch.notice(plateau.advice(recipe, step, loss, known))
 
     def validate(self, step: int) -> None:
         """Look at some of the valid split, with the lengths of training."""

@@ -11,7 +11,19 @@ from __future__ import annotations
 
 import math
 
+from parformer.config import ModelConfig
 from parformer.recipe import TrainConfig
+
+WIDER, DEEPER = 0.5, 0.0
+"""By which powers of its width and its depth a model's best rate falls
+(`python benchmarks/rates.py`, docs/training.md)."""
+
+
+def rate_for(config: ModelConfig, usual: float, known: ModelConfig) -> float:
+    """The rate of a model of any size, from the usual one of a model of known size."""
+    wider = config.d_model / known.d_model
+    deeper = len(config.pattern) / len(known.pattern)
+    return usual * math.pow(wider, -WIDER) * math.pow(deeper, -DEEPER)
 
 
 def rate(step: int, config: TrainConfig) -> float:

@@ -1,0 +1,56 @@
+"""What does plain counting reach on the text that a model was just scored on?"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parformer.data.batches import Tokens
+    from parformer.data.tokens import Prepared
+    from parformer.evaluate.counting import References
+
+
+def add_beside(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--beside",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="tell what counting letters and n-grams, and xz, reach on that text (default: yes)",
+    )
+
+
+def count_beside(prepared: Prepared, samples: Mapping[str, Tokens]) -> dict[str, References]:
+    """What counting reaches on these parts of a text; nothing where there is no training text."""
+    from parformer.evaluate.counting import references_of
+
+    held_out = {split: t for split, t in samples.items() if split != "train" and len(t) > 1}
+    if "train" not in prepared.splits or not held_out:
+        return {}
+    return references_of(prepared, held_out)
+
+
+def in_a_line(known: References, unit: str, per_token: float) -> str:
+    """All references in bits, or as perplexities.
+
+    `per_token` is how many bytes or characters a token stands for, where bits are told.
+    """
+    import math
+
+    def told(loss: float) -> str:
+        if unit == "perplexity":
+            return f"{math.exp(min(loss, 700)):,.4g}"
+        return f"{loss / math.log(2) / per_token:.3f}"
+
+    words = [f"{name} {told(loss)}" for name, loss in known.lines(letters=unit != "perplexity")]
+    return f"counting: {', '.join(words)} {unit}"
+
+
+def verdict(loss: float, known: References) -> str:
+    """What a score is worth beside them."""
+    if loss >= known.bigram:
+        return "It learned less than counting pairs gives; train it longer, or at a lower rate."
+    if loss >= known.ngram:
+        return f"A counted {known.order}-gram is still {loss / known.ngram - 1:.1%} better."
+    return f"It is {1 - loss / known.ngram:.1%} better than a counted {known.order}-gram."
