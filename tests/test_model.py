@@ -799,9 +799,9 @@ def test_a_configuration_is_kept_as_it_was_given() -> None:
 @pytest.mark.parametrize("family", ["transformer-xl", "gpt2", "llama"])
 def test_scaled_first_weights_keep_sizes_and_add_nothing(family: str) -> None:
     for width, pattern in ((32, "(sf)x2"), (256, "(sf)x8")):
-        config = pf.preset("pocket", family=family, d_model=width, d_inner=3 * width, pattern=pattern,
-                        norm="pre", final_norm=True, max_len=64)  # fmt: skip
-        config = config.replaced(mem_len=0, n_head=2)
+        sizes = {"d_model": width, "d_inner": 3 * width, "n_head": 2, "pattern": pattern}
+        lengths = {"max_len": 64, "tgt_len": 16, "mem_len": 0}
+        config = pf.preset("pocket", family=family, **sizes, **lengths)
         model = build(config, seed=1)
         for name, weight in model.named_parameters():
             if not name.startswith("blocks.") or weight.dim() < 2:
@@ -809,7 +809,9 @@ def test_scaled_first_weights_keep_sizes_and_add_nothing(family: str) -> None:
             if name.endswith("out.weight"):
                 assert not weight.any(), name
             else:
-                assert float(weight.std()) == pytest.approx(weight.shape[1] ** -0.5, rel=0.05), name
+                assert float(weight.detach().std()) == pytest.approx(
+                    weight.shape[1] ** -0.5, rel=0.05
+                ), name
         tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
         bare = build(config.replaced(pattern="i"), seed=1)
         bare.load_state_dict({n: v for n, v in model.state_dict().items()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from parformer.embedding import IGNORE
 from parformer.errors import ConfigError, InputError
-from parformer.evaluate.perplexity import Score, evaluate, row_edges
+from parformer.evaluate.perplexity import Score, evaluate, row_edges, step_length
 from parformer.model import Model, build, reconfigure
 from tests.conftest import lively, small_config, small_model
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -23,15 +24,17 @@ from parformer.costs import cost
 from parformer.data.tokens import Prepared
 from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.evaluate.counting import references_of
 from parformer.measure.device import pinned_threads
 from parformer.measure.latency import measure_latency
 from parformer.measure.models import PLACEMENT
 from parformer.measure.statistics import compare
-from parformer.recipe import Recipe, read_recipe
+from parformer.recipe import DataConfig, Recipe, read_recipe
 from parformer.reproduce.study import Ours
 from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text, train_model
+from parformer.train.loop import sample
 from parformer.train.metrics import read_metrics
 from parformer.train.plan import find_kernels, fit_vocabulary
 from parformer.train.run import METRICS
@@ -82,6 +85,8 @@ class Trained:
     steps: int
     paces: Mapping[str, tuple[float, ...]]
     """Seconds of an update, from rounds that timed all of them."""
+    failed: frozenset[str] = frozenset()
+    """Models that learned less than counting pairs of tokens gives."""
 
     def how(self, name: str) -> str:
         recipe = self.curves[name][0].recipe
@@ -97,11 +102,14 @@ class Trained:
         """By how many percent a model's loss is above the baseline's, seed by seed."""
         pairs = zip(self.curves[name], self.curves[baseline], strict=True)
         found = [100 * (loss(a, split) / loss(b, split) - 1) for a, b in pairs]
-        return self.of_seeds(found, name, str(self.curves[name][0].recipe.model.pattern))
+        note = str(self.curves[name][0].recipe.model.pattern)
+        if lost := sorted({name, baseline} & self.failed):
+            note += f"; says nothing: {' and '.join(lost)} learned less than counting pairs gives"
+        return self.of_seeds(found, name, note)
 
     def of_seeds(self, values: Sequence[float], name: str, note: str = "") -> Ours:
         """A figure that every seed has one of; a single one is not judged."""
-        single = len(values) == 1
+        single = len(values) == 1 or name in self.failed
         return Ours(fmean(values), self.how(name), spread(values), note, single=single)
 
     def pace_ratio(self, name: str, baseline: str) -> Ours:
@@ -156,7 +164,29 @@ def train_pocket(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) ->
                 bench.say(f"training {name}", done / total)
                 found.append(train_one(bench, study, name, final(recipe, steps, seed)))
             curves[name] = tuple(found)
-    return Trained(curves, steps, {name: tuple(times) for name, times in plan["paces"].items()})
+    paces = {name: tuple(times) for name, times in plan["paces"].items()}
+    return Trained(curves, steps, paces, failed(bench, curves))
+
+
+def failed(bench: Workbench, curves: Mapping[str, Sequence[Curve]]) -> frozenset[str]:
+    """Models of which a seed learned less than counting pairs of tokens gives.
+
+    Feed-forward alone sees one token, so pairs are all that it can learn: it fails nobody.
+    """
+    lost: set[str] = set()
+    known: dict[DataConfig, float] = {}
+    for name, seeds in curves.items():
+        recipe = seeds[0].recipe
+        data = recipe.data
+        if set(recipe.model.pattern.letters) <= set("fi"):
+            continue
+        if data not in known and recipe.model.causal:
+            text = read_text(recipe, Workers(), bench.watch, None, Path())
+            tokens = sample(text.splits["valid"].tokens, recipe.train.evaluate_tokens)
+            known[data] = references_of(text, {"valid": tokens}, xz=False)["valid"].bigram
+        if any(curve.valid_loss >= known.get(data, math.inf) for curve in seeds):
+            lost.add(name)
+    return frozenset(lost)
 
 
 def settled(bench: Workbench, recipe: Recipe) -> Recipe:
