@@ -255,9 +255,9 @@ def read_bits(root: Path, corpus: str, pattern: str, *, timed: bool = False) -> 
     return [test_bits(path) for path in paths if (path / SCORE).is_file()]
 
 
-def read_references(path: Path) -> dict[str, float]:
+def read_references(path: Path, file: str = SCORE) -> dict[str, float]:
     """Bits per byte of whoever only counts, by name, on the text that a run was scored on."""
-    counted = References.from_dict(json.loads((path / SCORE).read_text())["beside"])
+    counted = References.from_dict(json.loads((path / file).read_text())["beside"])
     return {name: nats / math.log(2) for name, nats in counted.lines() if name != "uniform"}
 
 
@@ -393,17 +393,18 @@ def picture(root: Path, corpus: str) -> str:
             f'<text x="{x(count):.1f}" y="{height - 30}" text-anchor="middle">{count}</text>'
         )
     parts.append(f'<text x="{left}" y="{height - 8}">attention blocks of {BLOCKS}</text>')
-    parts += reference_lines(list(known.items())[1:], y, left, width - right, height - 56)
+    across = (left, width - right)
+    parts += reference_lines(list(known.items())[1:], y, across, width - right + 6, height - 56)
     line = sorted((p for p in points if "Sandwich" not in PATTERNS[p]), key=attention)
     path = " ".join(f"{x(attention(p)):.1f},{y(points[p][0]):.1f}" for p in line)
     parts.append(f'<polyline points="{path}" fill="none" stroke="#7a5cff" stroke-width="2"/>')
     for pattern, bits in points.items():
-        across, words = x(attention(pattern)), PATTERNS[pattern].split(",")[0]
+        centre, words = x(attention(pattern)), PATTERNS[pattern].split(",")[0]
         colour = "#e0662f" if words == "Sandwich" else "#7a5cff"
         for number, value in enumerate(bits):
             fill = "#fff" if value >= bigram else colour
             parts.append(
-                f'<circle cx="{across:.1f}" cy="{y(value):.1f}" r="{3 if number else 5}" '
+                f'<circle cx="{centre:.1f}" cy="{y(value):.1f}" r="{3 if number else 5}" '
                 f'fill="{fill}" stroke="{colour}" opacity="{0.45 if number else 1}"/>'
             )
         rivals = [points[p][0] for p in points if attention(p) == attention(pattern)]
@@ -411,7 +412,7 @@ def picture(root: Path, corpus: str) -> str:
         below = crowded and bits[0] == min(rivals)
         if words:
             parts.append(
-                f'<text x="{across + (-9 if crowded else 9):.1f}" '
+                f'<text x="{centre + (-9 if crowded else 9):.1f}" '
                 f'y="{y(bits[0]) + (20 if below else -14):.1f}" fill="#112" '
                 f'text-anchor="{"end" if crowded else "start"}">{words}</text>'
             )
@@ -421,17 +422,17 @@ def picture(root: Path, corpus: str) -> str:
 def reference_lines(
     known: list[tuple[str, float]],
     y: Callable[[float], float],
-    left: float,
-    right: float,
+    across: tuple[float, float],
+    names: float,
     lowest: float,
 ) -> list[str]:
-    """Dashed lines at what counting reaches, with names at their right ends."""
+    """Dashed lines at what counting reaches, with their names beside them."""
     ordered = sorted(known, key=lambda item: -item[1])
     levels = spread([y(bits) for _, bits in ordered], lowest)
     return [
-        f'<line x1="{left}" x2="{right}" y1="{y(bits):.1f}" y2="{y(bits):.1f}" stroke="#778" '
-        f'stroke-dasharray="5 4"/><text x="{right + 6}" y="{level + 4:.1f}" fill="#667" '
-        f'font-size="12">{bits:.2f} {name}</text>'
+        f'<line x1="{across[0]}" x2="{across[1]:.1f}" y1="{y(bits):.1f}" y2="{y(bits):.1f}" '
+        f'stroke="#778" stroke-dasharray="5 4"/><text x="{names}" y="{level + 4:.1f}" '
+        f'fill="#667" font-size="12">{bits:.2f} {name}</text>'
         for (name, bits), level in zip(ordered, levels, strict=True)
     ]
 

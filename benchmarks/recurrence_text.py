@@ -1,14 +1,16 @@
 """How much attention does a recurrence need? Figure 3 of SRU++, in pocket size, on this machine.
 
-    python benchmarks/recurrence_text.py --folder FOLDER --enwik8 FILE
+    python benchmarks/recurrence_text.py --folder FOLDER --enwik8 FILE [--jobs 2] [--search]
     python benchmarks/recurrence_text.py --folder FOLDER --write
 
-The first measures, trains and searches whatever is missing (it may be stopped and started
-again); the second writes docs/experiments/recurrence.md and its picture from the results.
+The first measures and trains whatever is missing, with `--search` searches too (it may be
+stopped and started again); the second writes docs/experiments/recurrence.md and its picture
+from the results.
 
 All models have as many parameters and get as many *seconds*: how long an update takes is
 measured once, side by side, and each model is trained for the updates that fit. So a busy
-machine delays the experiment and does not change it.
+machine delays the experiment and does not change it. Models that get more or fewer updates
+than the first in that time are trained once more, with as many.
 """
 
 from __future__ import annotations
@@ -16,15 +18,32 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from attention_count import SCORE, call
+from attention_count import (
+    LOST,
+    SCORE,
+    SEEDS,
+    WARMUP,
+    call,
+    do_all,
+    read_references,
+    reference_lines,
+    score,
+    spread,
+    spread_of,
+    test_bits,
+    valid_bits,
+)
 from inference import table
+from learns import into_document
 from search import Updates
 
 from parformer.costs import cost
@@ -36,14 +55,12 @@ from parformer.train.distributed import Workers
 from parformer.train.session import Session
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "recurrence.md"
-SECONDS = 300.0
+SECONDS = 120.0
 """What each model is trained for, at its own measured pace."""
-SWEEP = 0.2
+SWEEP = 0.4
 """The share of it that each learning rate is tried for."""
 RATES = (0.5, 1.0, 2.0)
 """Learning rates that are tried, of the preset's."""
-WARMUP = 0.1
-"""The share of the updates over which the rate rises."""
 LOOKS = 12
 """Validations along the way."""
 PARAMETERS = 1_208_000
@@ -97,6 +114,11 @@ CONTESTANTS = {
 }
 SWEPT = {"transformer-xl": FIRST, "sru": "every-2nd"}
 """The model of each family that tries the learning rates."""
+REPEATED = (FIRST, "every-5th", "none", "par")
+"""What is trained with three seeds; the rest with one."""
+SAME = 0.01
+"""Updates that differ by a smaller share are as many."""
+VALID = "valid.json"
 FOUND = "found"
 
 
@@ -120,52 +142,81 @@ def measure_pace(root: Path, contestants: dict[str, Contestant]) -> dict[str, fl
     return known
 
 
-def train_one(
-    path: Path,
-    corpus: str,
-    model: Contestant,
-    *,
-    seconds: float,
-    pace: float,
-    rate: float,
-    looks: int = LOOKS,
-) -> None:
-    """Train one model for the updates that fit into the time; what is done is done."""
-    if (path / "result.json").is_file():
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training, and where it is kept."""
+
+    path: Path
+    model: Contestant
+    steps: int
+    rate: float
+    seed: int = 0
+    looks: int = LOOKS
+
+
+def train_one(corpus: str, job: Job) -> None:
+    """Train one model; what is done is done."""
+    if (job.path / "result.json").is_file():
         return
-    steps = round(seconds / pace)
     changes = {
-        **model.changes(),
-        "train.learning_rate": rate,
-        "train.warmup": round(WARMUP * steps),
-        "train.evaluate_every": -(-steps // looks),
+        **job.model.changes(),
+        "train.learning_rate": job.rate,
+        "train.warmup": round(WARMUP * job.steps),
+        "train.evaluate_every": -(-job.steps // job.looks),
     }
-    words = ["train", model.preset, "--corpus", corpus, "--run", str(path), "--json"]
-    words += ["--steps", str(steps)]
+    words = ["train", job.model.preset, "--corpus", corpus, "--run", str(job.path), "--json"]
+    words += ["--steps", str(job.steps), "--seed", str(job.seed), "--no-beside"]
     for name, value in changes.items():
         words += ["--set", f"{name}={value}"]
     call(words)
-    print(f"{path.name}: {valid_bits(path):.3f} bits in validation", flush=True)
+    print(f"{job.path.name}: {valid_bits(job.path):.3f} bits in validation", flush=True)
 
 
-def valid_bits(path: Path) -> float:
-    """Bits per byte on the sample of the valid split, when training was done."""
-    result = json.loads((path / "result.json").read_text())
-    return float(result["valid"]["bits_per_character"])
+def train_and_score(corpus: str, job: Job) -> None:
+    """A whole training, then the whole test split; the first has the references beside it."""
+    train_one(corpus, job)
+    first = job.path.name == f"{FIRST}-0"
+    score(job.path, beside=first)
+    if first and not (job.path / VALID).is_file():
+        words = ["evaluate", str(job.path), "--batch", "16", "--split", "valid", "--json"]
+        (job.path / VALID).write_text(call(words), "utf-8")
 
 
-def sweep(root: Path, corpus: str, pace: dict[str, float]) -> dict[str, dict[float, float]]:
-    """Validation bits of every learning rate, by family."""
-    bits: dict[str, dict[float, float]] = {}
+def trials(root: Path, pace: dict[str, float], seconds: float) -> Iterator[tuple[str, Job]]:
+    """Short trainings at several rates, with their family."""
     for family, name in SWEPT.items():
         model = CONTESTANTS[name]
         for factor in RATES:
             rate = factor * model.recipe().train.learning_rate
             path = root / f"rate-{family}-{rate:g}"
-            given = {"seconds": SWEEP * SECONDS, "pace": pace[name], "rate": rate}
-            train_one(path, corpus, model, **given, looks=1)
-            bits.setdefault(family, {})[rate] = valid_bits(path)
+            yield family, Job(path, model, round(SWEEP * seconds / pace[name]), rate, looks=1)
+
+
+def tried(root: Path, pace: dict[str, float], seconds: float) -> dict[str, dict[float, float]]:
+    """Validation bits of every learning rate, by family."""
+    bits: dict[str, dict[float, float]] = {}
+    for family, job in trials(root, pace, seconds):
+        bits.setdefault(family, {})[job.rate] = valid_bits(job.path)
     return bits
+
+
+def trainings(
+    root: Path, models: dict[str, Contestant], pace: dict[str, float], seconds: float
+) -> Iterator[Job]:
+    """Every training of the comparison, seed by seed, then those of as many updates."""
+    bits = tried(root, pace, seconds)
+    rates = {family: min(own, key=lambda rate: own[rate]) for family, own in bits.items()}
+    steps = {name: round(seconds / pace[name]) for name in models}
+    for seed in range(SEEDS):
+        for name, model in models.items():
+            if seed == 0 or name in REPEATED:
+                rate = rates[model.recipe().model.family]
+                yield Job(root / f"{name}-{seed}", model, steps[name], rate, seed)
+    first = round(seconds / pace[FIRST])
+    for name, model in models.items():
+        if abs(steps[name] / first - 1) > SAME:
+            rate = rates[model.recipe().model.family]
+            yield Job(root / f"{name}-updates", model, first, rate)
 
 
 def search(root: Path, corpus: str) -> dict[str, Any]:
@@ -191,32 +242,19 @@ def found_model(pattern: str) -> Contestant:
     return min(models, key=lambda m: abs(cost(m.recipe().model).parameters - PARAMETERS))
 
 
-def run(root: Path, corpus: str) -> None:
+def run(root: Path, corpus: str, seconds: float, at_a_time: int, *, searched: bool) -> None:
     """Everything that is missing."""
     root.mkdir(parents=True, exist_ok=True)
     pace = measure_pace(root, CONTESTANTS)
-    rates = sweep(root, corpus, pace)
-    for name, model in CONTESTANTS.items():
-        train_and_score(root, corpus, name, model, pace[name], rates)
-    model = found_model(search(root, corpus)["pattern"])
-    pace = measure_pace(root, {**CONTESTANTS, FOUND: model})
-    train_and_score(root, corpus, FOUND, model, pace[FOUND], rates)
-
-
-def train_and_score(
-    root: Path,
-    corpus: str,
-    name: str,
-    model: Contestant,
-    pace: float,
-    rates: dict[str, dict[float, float]],
-) -> None:
-    """A whole training at its family's best rate, then the whole test split."""
-    path, bits = root / name, rates[model.recipe().model.family]
-    best = min(bits, key=lambda rate: bits[rate])
-    train_one(path, corpus, model, seconds=SECONDS, pace=pace, rate=best)
-    if not (path / SCORE).is_file():
-        (path / SCORE).write_text(call(["evaluate", str(path), "--json"]), "utf-8")
+    tries = (job for _, job in trials(root, pace, seconds))
+    do_all((partial(train_one, corpus, job) for job in tries), at_a_time)
+    jobs = trainings(root, CONTESTANTS, pace, seconds)
+    do_all((partial(train_and_score, corpus, job) for job in jobs), at_a_time)
+    if searched:
+        models = {FOUND: found_model(search(root, corpus)["pattern"])}
+        pace = measure_pace(root, {**CONTESTANTS, **models})
+        jobs = trainings(root, models, pace, seconds)
+        do_all((partial(train_and_score, corpus, job) for job in jobs), at_a_time)
 
 
 # The document
@@ -229,35 +267,44 @@ class Trained:
     name: str
     model: Contestant
     pace: float
+    updates: int
     curve: list[tuple[float, float]]
     """Seconds and bits per byte, from validation to validation."""
-    test: float
-
-    @property
-    def updates(self) -> int:
-        return round(SECONDS / self.pace)
+    tests: list[float]
+    """Test bits of every seed."""
+    equal: float | None
+    """Those with as many updates as the first model, where these are others."""
 
 
 def read_trained(root: Path) -> list[Trained]:
     pace = json.loads((root / "pace.json").read_text())
     models = dict(CONTESTANTS)
-    if (root / FOUND / SCORE).is_file():
+    if (root / f"{FOUND}-0" / SCORE).is_file():
         pattern = json.loads((root / "search" / "search.json").read_text())["pattern"]
         models[FOUND] = found_model(pattern)
     found = []
     for name, model in models.items():
-        rows = map(json.loads, (root / name / "metrics.jsonl").read_text().splitlines())
+        rows = map(json.loads, (root / f"{name}-0" / "metrics.jsonl").read_text().splitlines())
         losses = {row["step"]: row["valid_loss"] for row in rows if "valid_loss" in row}
         curve = [(step * pace[name], loss / math.log(2)) for step, loss in losses.items()]
-        test = json.loads((root / name / SCORE).read_text())["bits_per_character"]
-        found.append(Trained(name, model, pace[name], curve, test))
+        paths = [root / f"{name}-{seed}" for seed in range(SEEDS)]
+        tests = [test_bits(path) for path in paths if (path / SCORE).is_file()]
+        other = root / f"{name}-updates"
+        equal = test_bits(other) if (other / SCORE).is_file() else None
+        found.append(Trained(name, model, pace[name], max(losses), curve, tests, equal))
     return found
 
 
-def models_table(trained: list[Trained]) -> list[str]:
-    """One row per model, the best first."""
+def models_table(
+    trained: list[Trained], known: dict[str, float], valid: dict[str, float]
+) -> list[str]:
+    """One row per model, the best first; then what counting reaches."""
+
+    def told(bits: float) -> str:
+        return f"{bits:.3f} {LOST}" if bits >= known["bigram"] else f"{bits:.3f}"
+
     rows = []
-    for one in sorted(trained, key=lambda one: one.test):
+    for one in sorted(trained, key=lambda one: one.tests[0]):
         config = one.model.recipe().model
         rows.append(
             [
@@ -267,18 +314,28 @@ def models_table(trained: list[Trained]) -> list[str]:
                 f"{1000 * one.pace:.0f}",
                 f"{one.updates:,}",
                 f"{one.curve[-1][1]:.3f}",
-                f"{one.test:.3f}",
+                told(one.tests[0]),
+                spread_of(one.tests),
+                told(one.tests[0] if one.equal is None else one.equal),
             ]
         )
+    for (name, bits), own in zip(known.items(), valid.values(), strict=True):
+        rows.append([f"*{name}*", *[""] * 4, f"{own:.3f}", f"{bits:.3f}", "", ""])
+    first = next(one for one in trained if one.name == FIRST)
     heads = ["", "pattern", "parameters", "ms per update", "updates", "valid bits", "test bits"]
-    return table(heads, rows)
+    heads += ["three seeds", f"after {first.updates:,} updates"]
+    return [*table(heads, rows), "", f"{LOST} no better than a counted bigram."]
 
 
-def rates_table(root: Path) -> list[str]:
-    bits = sweep(root, "", json.loads((root / "pace.json").read_text()))
+def rates_table(root: Path, seconds: float) -> list[str]:
+    bits = tried(root, json.loads((root / "pace.json").read_text()), seconds)
     rows = []
     for family, own in bits.items():
-        cells = [f"{rate:g}: {value:.3f}" for rate, value in own.items()]
+        best = min(own.values())
+        cells = [
+            f"{rate:g}: **{value:.3f}**" if value == best else f"{rate:g}: {value:.3f}"
+            for rate, value in own.items()
+        ]
         rows.append([f"`{CONTESTANTS[SWEPT[family]].pattern}`", *cells])
     return table(["", *(f"{factor:g} × the preset's" for factor in RATES)], rows)
 
@@ -307,13 +364,15 @@ COLOURS = {
 }
 
 
-def picture(trained: list[Trained]) -> str:
+def picture(trained: list[Trained], known: dict[str, float], whole: float) -> str:
     """Validation bits against training time, as SVG; every line has its name at its end."""
-    low = math.floor(5 * min(bits for one in trained for _, bits in one.curve)) / 5
-    high = 4.0
+    frequencies, *others = known.values()
+    ends = [one.curve[-1][1] for one in trained]
+    low = math.floor(5 * min(*ends, *others)) / 5
+    high = math.ceil(5 * max(*ends, *others)) / 5
 
     def x(seconds: float) -> float:
-        return LEFT + seconds / SECONDS * (WIDTH - LEFT - RIGHT)
+        return LEFT + seconds / whole * (WIDTH - LEFT - RIGHT)
 
     def y(bits: float) -> float:
         return TOP + (high - bits) / (high - low) * (HEIGHT - TOP - BOTTOM)
@@ -324,17 +383,21 @@ def picture(trained: list[Trained]) -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
         f'<text x="{LEFT}" y="22" font-size="15" fill="#112">'
         "Validation bits per byte against training time, enwik8, 1.2 M parameters each</text>",
-        f'<text x="{x(SECONDS / 2):.0f}" y="{HEIGHT - 10}" text-anchor="middle">'
+        f'<text x="{x(whole / 2):.0f}" y="{HEIGHT - 10}" text-anchor="middle">'
         "seconds of training, at each model's pace on one quiet core</text>",
+        f'<text x="{x(whole):.0f}" y="38" text-anchor="end" font-size="11">'
+        f"letter frequencies: {frequencies:.2f}, off the chart</text>",
     ]
     for tick in range(round((high - low) * 5) + 1):
         bits = high - tick / 5
         parts.append(
-            f'<line x1="{LEFT}" x2="{x(SECONDS):.1f}" y1="{y(bits):.1f}" y2="{y(bits):.1f}" '
+            f'<line x1="{LEFT}" x2="{x(whole):.1f}" y1="{y(bits):.1f}" y2="{y(bits):.1f}" '
             f'stroke="#dde"/><text x="{LEFT - 8}" y="{y(bits) + 4:.1f}" text-anchor="end">'
             f"{bits:.1f}</text>"
         )
-    for seconds in range(0, round(SECONDS) + 1, 60):
+    lines = list(known.items())[1:]
+    parts += reference_lines(lines, y, (LEFT + 96, x(whole)), LEFT + 6, HEIGHT - BOTTOM)
+    for seconds in (round(whole * sixth / 6) for sixth in range(7)):
         across = f'x="{x(seconds):.1f}" y="{HEIGHT - 32}"'
         parts.append(f'<text {across} text-anchor="middle">{seconds}</text>')
     ordered = sorted(trained, key=lambda one: -one.curve[-1][1])
@@ -345,55 +408,46 @@ def picture(trained: list[Trained]) -> str:
         path = " ".join(f"{x(seconds):.1f},{y(value):.1f}" for seconds, value in shown)
         parts.append(
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            f'<line x1="{x(end) + 2:.1f}" y1="{y(bits):.1f}" x2="{x(SECONDS) + 18:.1f}" '
+            f'<line x1="{x(end) + 2:.1f}" y1="{y(bits):.1f}" x2="{x(whole) + 18:.1f}" '
             f'y2="{level:.1f}" stroke="{colour}" stroke-width="0.8"/>'
-            f'<text x="{x(SECONDS) + 22:.1f}" y="{level + 4:.1f}" fill="{colour}">'
+            f'<text x="{x(whole) + 22:.1f}" y="{level + 4:.1f}" fill="{colour}">'
             f"{bits:.2f} {one.model.words}</text>"
         )
     return "\n".join([*parts, "</svg>", ""])
 
 
-def spread(heights: list[float], lowest: float, gap: float = 18) -> list[float]:
-    """Heights in their order, moved apart so that names can be read."""
-    levels = list(heights)
-    for number in range(1, len(levels)):
-        levels[number] = max(levels[number], levels[number - 1] + gap)
-    levels[-1] = min(levels[-1], lowest)
-    for number in reversed(range(len(levels) - 1)):
-        levels[number] = min(levels[number], levels[number + 1] - gap)
-    return levels
-
-
-def write(root: Path) -> None:
+def write(root: Path, seconds: float) -> None:
     """Put the tables between the document's marks, and the picture beside it."""
     trained = read_trained(root)
+    first = root / f"{FIRST}-0"
+    known, valid = read_references(first), read_references(first, VALID)
     device = describe_device(1)
     receipt = f"{device.cpu}, one thread, torch {device.torch}, {date.today()}."
     sections = {
-        "models": [*models_table(trained), "", receipt],
-        "rates": rates_table(root),
-        "search": search_table(json.loads((root / "search" / "search.json").read_text())),
+        "models": [*models_table(trained, known, valid), "", receipt],
+        "rates": rates_table(root, seconds),
     }
-    text = DOCUMENT.read_text("utf-8")
+    if (file := root / "search" / "search.json").is_file():
+        sections["search"] = search_table(json.loads(file.read_text()))
     for name, lines in sections.items():
-        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(start)
-        _, _, after = rest.partition(end)
-        text = before + "\n".join([start, *lines, end]) + after
-    DOCUMENT.write_text(text, "utf-8")
-    DOCUMENT.with_suffix(".svg").write_text(picture(trained), "utf-8")
+        into_document(DOCUMENT, name, "\n".join(lines))
+    DOCUMENT.with_suffix(".svg").write_text(picture(trained, valid, seconds), "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="where the runs are kept")
     parser.add_argument("--enwik8", help="a file with the first bytes of enwik8")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="per model (default 120)")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default 2)")
+    parser.add_argument("--search", action="store_true", help="search for a pattern, and train it")
     parser.add_argument("--write", action="store_true", help="write the document")
     arguments = parser.parse_args()
     if arguments.write:
-        write(arguments.folder)
+        write(arguments.folder, arguments.seconds)
     elif arguments.enwik8:
-        run(arguments.folder, arguments.enwik8)
+        given = (arguments.folder, arguments.enwik8, arguments.seconds, arguments.jobs)
+        run(*given, searched=arguments.search)
     else:
         parser.error("--enwik8 is missing: the file to train on")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from html import escape
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,9 +19,12 @@ from typing import Any
 
 from inference import table
 
+from parformer.evaluate.counting import References
 from parformer.pattern import ALPHABET
 
 CELL, LEFT, TOP, GAP = 34, 130, 46, 58
+LOST = "†"
+"""Marks what learned less than counting pairs gives."""
 Found = dict[str, Any]
 
 
@@ -56,7 +60,7 @@ def retrained(found: Found) -> list[str]:
             [
                 row["name"],
                 f"`{row['pattern']}`",
-                f"{bits:.3f}",
+                f"{bits:.3f}" if row.get("learned", True) else f"{bits:.3f} {LOST}",
                 "" if row is base else f"{against:+.1f}%",
                 f"{price['flops'] / first['flops']:.2f}",
                 f"{price['state_bytes'] / first['state_bytes']:.2f}",
@@ -64,7 +68,19 @@ def retrained(found: Found) -> list[str]:
             ]
         )
     heads = ["", "pattern", "test bits", "", "FLOPs ×", "state ×", "latency ×"]
-    return table(heads, rows)
+    return [*table(heads, rows), *beside(found)]
+
+
+def beside(found: Found) -> list[str]:
+    """What plain counting reaches, in bits per byte of validation text."""
+    if not found.get("references"):
+        return []
+    # tokens are bytes wherever there are bits, so bits per token are bits per byte
+    named = References.from_dict(found["references"]).lines()
+    told = ", ".join(f"{name} {nats / math.log(2):.3f}" for name, nats in named)
+    lost = any(not row.get("learned", True) for row in found["retrained"])
+    note = ["", f"{LOST} learned less than counting pairs gives"] if lost else []
+    return ["", f"counting, on validation text: {told} bits", *note]
 
 
 def draw(searches: dict[str, Found]) -> str:

@@ -145,7 +145,7 @@ def farewell(found: dict[str, Any], path: Path) -> None:
     if found["final"]:
         lines += [
             f"model:  {path / 'model'}",
-            f"try:    parformer generate {shlex.quote(str(path))} --prompt 'import '",
+            f"try:    {found['repeat'][0]}",
         ]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)

@@ -27,6 +27,7 @@ from parformer.fitting.trainings import (
 from parformer.fitting.verdict import choose
 from parformer.train.distributed import Workers
 from parformer.train.plan import step_seconds, token_seconds
+from parformer.train.plateau import SHORTEST
 from parformer.train.schedule import rate_for
 
 BEHIND = 0.04
@@ -158,7 +159,12 @@ def contest(desk: Desk) -> Result:
             desk.watch.notice(f"{name} is dropped after {third:,} updates: {why}")
             continue
         found[name] = to_the_end(desk, name, steps)
-    while failed_alone(found) and slow_down(desk, BASELINE, "learned too little"):
+    # in fewer updates a lower rate would only learn less
+    if (
+        steps >= SHORTEST
+        and failed_alone(found)
+        and slow_down(desk, BASELINE, "learned too little")
+    ):
         found[BASELINE] = to_the_end(desk, BASELINE, steps)
     return {"steps": steps, "models": found, "best": best_of(desk, found)}
 

@@ -132,7 +132,7 @@ def _rows(found: Found) -> Table:
     if counted := references_of(found):
         drawn.add_section()
     for name, loss in counted.items():
-        drawn.add_row("", Text(name.replace(" frequencies", "")), quality_words(found, loss))
+        drawn.add_row("", Text(name.replace(" frequencies", "s")), quality_words(found, loss))
     return drawn
 
 
