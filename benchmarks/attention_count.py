@@ -291,10 +291,17 @@ def table(root: Path, corpora: list[str]) -> str:
     for kind, names in enumerate(zip(*known, strict=True)):
         bits = " | ".join(f"{list(own.values())[kind]:.3f} | | " for own in known)
         lines.append(f"| | | *{' and '.join(dict.fromkeys(names))}* | | | {bits} |")
-    lines += ["", f"{LOST} no better than a counted bigram."]
+    lines = noted(lines)
     for corpus in corpora:
         lines += ["", paired(root, corpus), "", paired(root, corpus, timed=True)]
     return "\n".join(lines)
+
+
+def noted(lines: list[str]) -> list[str]:
+    """A table, and what its mark means where it is there."""
+    if not any(LOST in line for line in lines):
+        return lines
+    return [*lines, "", f"{LOST} no better than a counted bigram."]
 
 
 def cells(root: Path, corpus: str, pattern: str) -> str:

@@ -34,6 +34,7 @@ from attention_count import (
     WARMUP,
     call,
     do_all,
+    noted,
     read_references,
     reference_lines,
     score,
@@ -324,7 +325,7 @@ def models_table(
     first = next(one for one in trained if one.name == FIRST)
     heads = ["", "pattern", "parameters", "ms per update", "updates", "valid bits", "test bits"]
     heads += ["three seeds", f"after {first.updates:,} updates"]
-    return [*table(heads, rows), "", f"{LOST} no better than a counted bigram."]
+    return noted(table(heads, rows))
 
 
 def rates_table(root: Path, seconds: float) -> list[str]:

@@ -72,10 +72,10 @@ def retrained(found: Found) -> list[str]:
 
 
 def beside(found: Found) -> list[str]:
-    """What plain counting reaches, in bits per byte of validation text."""
+    """What plain counting reaches on validation text, in the bits of the table."""
     if not found.get("references"):
         return []
-    # tokens are bytes wherever there are bits, so bits per token are bits per byte
+    # where there are bits, tokens are bytes or characters: these are bits per token
     named = References.from_dict(found["references"]).lines()
     told = ", ".join(f"{name} {nats / math.log(2):.3f}" for name, nats in named)
     lost = any(not row.get("learned", True) for row in found["retrained"])

@@ -586,7 +586,8 @@ def draw_scaled(
         parameter.zero_()
     elif name == "embedding.positions" and parameter.shape[1] % 2 == 0:
         # neighbours begin alike, so that attention soon finds the token before
-        waves = sinusoids(*parameter.shape, clamp_len=-1).flip(0)
+        count, width = parameter.shape
+        waves = sinusoids(count, width, clamp_len=-1).flip(0)
         parameter.copy_(math.sqrt(2) * config.init_std * waves)
     elif inside or "projection" in name:
         spread = 1 / math.sqrt(parameter.shape[1])
