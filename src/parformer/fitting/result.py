@@ -18,7 +18,14 @@ from parformer.data.overlap import WARN
 from parformer.fitting.ask import NO_MORE
 from parformer.fitting.desk import BASELINE, Desk
 from parformer.fitting.energy import estimate
-from parformer.fitting.handover import about_final, final_run, hand_over, prompt_of, samples_of
+from parformer.fitting.handover import (
+    about_final,
+    final_run,
+    hand_over,
+    opening,
+    prompt_of,
+    samples_of,
+)
 from parformer.fitting.trainings import EVALUATED, last_validation, read_curves
 from parformer.fitting.verdict import Counted, compare, judge
 from parformer.measure.device import Receipt, describe_device
@@ -239,7 +246,7 @@ def about_device(threads: int) -> dict[str, Any]:
 def repeats(desk: Desk) -> list[str]:
     path = quote(str(desk.path))
     return [
-        f"parformer generate {path} --prompt {quote(prompt_of(desk).splitlines()[0])}",
+        f"parformer generate {path} --prompt {quote(opening(prompt_of(desk), most=32))}",
         f"parformer evaluate {path}",
         f"parformer train {quote(str(desk.path / CONFIG))} --run again",
     ]

@@ -14,7 +14,7 @@ import math
 from parformer.config import ModelConfig
 from parformer.recipe import TrainConfig
 
-WIDER, DEEPER = 0.5, 0.0
+WIDER, DEEPER = 0.75, 0.0
 """By which powers of its width and its depth a model's best rate falls
 (`python benchmarks/rates.py`, docs/training.md)."""
 
