@@ -134,7 +134,8 @@ def _without_dropout(model: Model | ModelConfig, seed: int) -> Model:
     config = model.config if isinstance(model, Model) else model
     config = config.replaced(dropout=0.0, dropatt=0.0)
     if isinstance(model, ModelConfig):
-        return build(config, seed=seed).train()
+        # of scaled first weights no block says anything yet, so a score would know the head alone
+        return build(config.replaced(first_weights="family"), seed=seed).train()
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
     return build_from(config, weights).to(next(model.parameters()).device).train()
 
