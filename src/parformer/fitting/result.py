@@ -244,9 +244,9 @@ def about_device(threads: int) -> dict[str, Any]:
 
 
 def repeats(desk: Desk) -> list[str]:
-    path = quote(str(desk.path))
+    path, words = quote(str(desk.path)), opening(prompt_of(desk).splitlines()[0], most=32)
     return [
-        f"parformer generate {path} --prompt {quote(opening(prompt_of(desk).splitlines()[0], most=32))}",
+        f"parformer generate {path} --prompt {quote(words)}",
         f"parformer evaluate {path}",
         f"parformer train {quote(str(desk.path / CONFIG))} --run again",
     ]

@@ -222,11 +222,16 @@ def _marks(counted: Mapping[str, float]) -> dict[str, list[Trace]]:
     """A dotted line across the figure, with its name, for each."""
     line: Trace = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
     line["line"] = {"color": GREY, "width": 1.2, "dash": "dot"}
-    sign: Trace = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom"}
+    sign: Trace = {"xref": "paper", "xanchor": "right", "yanchor": "bottom"}
     sign |= {"showarrow": False, "font": {"size": 11, "color": GREY}}
+    # side by side, as two may lie close to each other
+    places = (1.0, 0.9, 1.0, 0.9)
     return {
         "shapes": [line | {"y0": y, "y1": y} for y in counted.values()],
-        "annotations": [sign | {"y": y, "text": escape(name)} for name, y in counted.items()],
+        "annotations": [
+            sign | {"x": x, "y": y, "text": escape(name)}
+            for x, (name, y) in zip(places, counted.items(), strict=False)
+        ],
     }
 
 
