@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from parformer.config import preset
 from parformer.recipe import TrainConfig
-from parformer.train.schedule import rate
+from parformer.train.schedule import rate, rate_for
 
 
 def rates(**fields: Any) -> list[float]:
@@ -102,3 +103,12 @@ def test_the_references_slip_is_reproduced(warmup: int) -> None:
 def test_the_references_slip_in_numbers() -> None:
     found = rates(steps=8, warmup=4, learning_rate=1.0, schedule="linear", first_step_full=True)
     assert found == pytest.approx([1.0, 0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25])
+
+
+def test_the_rate_falls_with_the_width_and_not_with_the_depth() -> None:
+    known = preset("pocket")
+    assert rate_for(known, 0.012, known) == pytest.approx(0.012)
+    wide = preset("pocket", d_model=256, d_inner=768)
+    assert rate_for(wide, 0.012, known) == pytest.approx(0.012 * 2**-0.75)
+    deep = preset("pocket", pattern="(sf)x16")
+    assert rate_for(deep, 0.012, known) == pytest.approx(0.012)
