@@ -582,7 +582,7 @@ def test_parameters_mislead_where_the_mix_varies() -> None:
 def test_gradients_mislead_as_well(name: str) -> None:
     found = {}
     for text in ("(f)x12", "s (f)x11", "(sfff)x3", "(sf)x6"):
-        config = preset("pocket", pattern=text, d_model=64, d_inner=192)
+        config = preset("pocket-post", pattern=text, d_model=64, d_inner=192)
         found[text] = score(name, config, batch=draw_batch(config, batch=2, tgt_len=16))
     assert max(found, key=lambda text: found[text]) == "(f)x12"
 

@@ -18,6 +18,7 @@ from parformer.evaluate.perplexity import evaluate
 from parformer.model import build_from
 from parformer.recipe import read_recipe
 from parformer.train.distributed import Workers
+from parformer.train.schedule import rate_for
 from parformer.train.session import Session
 
 UPDATES = 120
@@ -56,6 +57,9 @@ def losses(preset: str, **changes: object) -> tuple[float, float]:
     }
     given = {name.replace("__", "."): value for name, value in changes.items()}
     recipe = read_recipe(preset, sizes | given)
+    usual, known = read_recipe(preset).train.learning_rate, read_recipe(preset).model
+    if preset != "pocket-post":
+        recipe = recipe.replaced({"train.learning_rate": rate_for(recipe.model, usual, known)})
     recipe = recipe.replaced({"model.tgt_len": 64})
     if recipe.model.max_len:
         recipe = recipe.replaced({"model.max_len": 64})
