@@ -18,6 +18,7 @@ from parformer.errors import ConfigError, CorpusError, FolderError, ParformerErr
 from parformer.fitting import contest, designing, desk
 from parformer.fitting.desk import Quiet
 from parformer.fitting.timetable import TITLES
+from parformer.fitting.trainings import MOST_RATES
 from parformer.train.run import read_run
 from tests.fitting.office import (
     FakeMeter,
@@ -61,7 +62,7 @@ def test_everything_is_told(whole: Path) -> None:
     assert base["broken"] == {"flops": base["flops"]}
     for row in found["models"][1:]:
         assert row["eligible"] == (row["flops"] <= found["limits"]["flops"])
-        assert len(row["rates"]) == 3
+        assert 2 <= len(row["rates"]) <= MOST_RATES
         assert row["rate"] in [rate["rate"] for rate in row["rates"]]
         assert row["dropped"] or row["against"]["segments"] > 1
     chosen = next(row for row in found["models"] if row["name"] == found["chosen"])

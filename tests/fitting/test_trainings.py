@@ -19,30 +19,39 @@ from parformer.fitting.trainings import (
 )
 
 
-@pytest.mark.parametrize(("best", "tried"), [(0.5, [1, 2, 4]), (16, [2, 4, 8]), (3, [1, 2, 4])])
-def test_a_sweep_goes_where_the_loss_is_lower(best: float, tried: list[float]) -> None:
-    found = sweep(lambda rate: Tried(rate, abs(rate - best)), 2.0)
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [(0.3, [0.125, 0.25, 0.5, 1, 2]), (1, [0.5, 1, 2]), (3, [1, 2]), (1.4, [0.5, 1, 2])],
+)
+def test_a_sweep_goes_down_while_that_helps(best: float, tried: list[float]) -> None:
+    found = sweep(lambda rate: Tried(rate, 1 + abs(rate - best)), 2.0)
     assert [one.rate for one in found] == tried
     assert best_rate(found) == min(tried, key=lambda rate: abs(rate - best))
 
 
+def test_no_rate_above_the_usual_one_is_tried() -> None:
+    """Short trainings flatter high rates, which fail in a long one."""
+    found = sweep(lambda rate: Tried(rate, 5.0 / rate), 2.0)
+    assert [one.rate for one in found] == [1.0, 2.0]
+    assert best_rate(found) == 2.0
+
+
 def test_a_rate_that_diverges_is_never_taken() -> None:
-    found = sweep(lambda rate: Tried(rate, None if rate > 2 else 5.0), 2.0)
-    assert [(one.rate, one.loss) for one in found] == [(1.0, 5.0), (2.0, 5.0), (4.0, None)]
-    assert best_rate(found) == 1.0
-    assert best_rate(sweep(lambda rate: Tried(rate, 0.0 if rate == 4 else 1.0), 2.0)) == 4.0
+    found = sweep(lambda rate: Tried(rate, None if rate > 1.5 else 5.0), 2.0)
+    assert [(one.rate, one.loss) for one in found] == [(0.5, 5.0), (1.0, 5.0), (2.0, None)]
+    assert best_rate(found) == 0.5
 
 
 def test_a_rate_is_never_chosen_on_the_plateau() -> None:
     # what still knows nothing but letter frequencies is a hair lower there, and says nothing
     found = sweep(lambda rate: Tried(rate, 3.0 - 0.01 * rate, stuck=rate > 1), 2.0)
-    assert best_rate(found) == 1.0
+    assert best_rate(found) <= 1.0
 
 
 def test_where_all_rates_are_stuck_lower_ones_are_tried() -> None:
     found = sweep(lambda rate: Tried(rate, 3.0, stuck=rate > 0.3), 2.0)
-    assert [one.rate for one in found] == [0.25, 1.0, 2.0, 4.0]
-    assert best_rate(found) == 0.25
+    assert [one.rate for one in found][-3:] == [0.25, 1.0, 2.0]
+    assert best_rate(found) <= 0.25
     hopeless = sweep(lambda rate: Tried(rate, 3.0, stuck=True), 2.0)
     assert len(hopeless) == MOST_RATES
     assert best_rate(hopeless) == min(one.rate for one in hopeless)

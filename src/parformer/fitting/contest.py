@@ -40,6 +40,8 @@ SLOWER = 4.0
 """By how much a rate is lowered for a model that learned nothing."""
 MOST_SLOWER = 2
 """How often."""
+TRIALS = 2.5
+"""Rates that a finalist tries, about."""
 BEGUN = 20
 """Updates before which no model has left the plateau of letter frequencies."""
 MOST_SEEDS = 4
@@ -75,8 +77,8 @@ def rates(desk: Desk) -> Result:
         return {"steps": 0, "models": given}
     steps = max(2, desk.ask.steps // 6)
     if not desk.ask.steps:
-        looking = 3 * len(names) * (2 * GLANCE * paces["token"] + 0.5)
-        together = 3 * sum(paces[name] for name in names)
+        looking = TRIALS * len(names) * (2 * GLANCE * paces["token"] + 0.5)
+        together = TRIALS * sum(paces[name] for name in names)
         steps = max(10, int((share_of(desk, "rates") - looking) / together))
     steps = desk.notes.once("rates.steps", lambda: {"steps": steps})["steps"]
     found = {}
@@ -176,9 +178,12 @@ def first_third(desk: Desk, name: str, steps: int, third: int) -> float:
         path, outcome = desk.trainings.run(recipe, name, until=third)
         # who was stopped later than this is judged by where all were judged
         loss = math.inf if outcome is None else last_validation(path, until=third)
-        why = "learned nothing" if math.isfinite(loss) else "diverged"
-        stuck = math.isinf(loss) or (third >= BEGUN and desk.stuck(loss))
-        if not stuck or not slow_down(desk, name, why):
+        why = "diverged" if math.isinf(loss) else ""
+        if third >= BEGUN and desk.stuck(loss):
+            why = "learned nothing"
+        elif third >= BEGUN and loss > last_validation(path, until=third // 2):
+            why = "got worse"  # a rate that it cannot bear
+        if not why or not slow_down(desk, name, why):
             return loss
 
 
