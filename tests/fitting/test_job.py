@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -248,18 +249,22 @@ def test_where_nothing_was_learned_nobody_is_crowned(text: Path, tmp_path: Path)
 
 def test_a_model_that_loses_to_counting_is_told_so_first(text: Path, tmp_path: Path) -> None:
     first = small_fit(small_ask(text), tmp_path / "first")
-    loss = first["final"]["test"]["loss"]
-    with lenient(loss * 1.001):
+    loss = first["final"]["test"][
+        "loss"
+    ]  # another precision, chosen by the clock, moves it a little
+    with lenient(2 * loss):
         ahead = small_fit(small_ask(text), tmp_path / "ahead")
-    assert ahead["verdict"]["sentences"][0].startswith("It is 0.1% ahead of plain counting")
-    known = counting_reaches(loss * 1.001)["test"]
+    first_sentence = ahead["verdict"]["sentences"][0]
+    assert re.match(r"It is (49|50)\.\d% ahead of plain counting: ", first_sentence)
+    known = counting_reaches(2 * loss)["test"]
     with pytest.MonkeyPatch.context() as patch:
-        better = {s: replace(known, ngram=loss / 1.1) for s in ("valid", "test")}
+        better = {s: replace(known, ngram=loss / 2) for s in ("valid", "test")}
         for module in (desk, designing):
             patch.setattr(module, "count_references", lambda _: better)
         behind = small_fit(small_ask(text), tmp_path / "behind")
-    assert behind["verdict"]["headline"].startswith("Counting is 10.0% ahead of it: ")
-    assert "a counted 3-gram" in behind["verdict"]["headline"]
+    headline = behind["verdict"]["headline"]
+    assert re.match(r"Counting is (99|100|101)\.\d% ahead of it: ", headline)
+    assert "a counted 3-gram" in headline
 
 
 def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
