@@ -550,3 +550,17 @@ def test_from_one_process_to_two(nursery: Nursery, place: Path) -> None:
     assert "Going on from step 4." in first.err
     assert "Not bit-exact from here on: processes was 1, now it is 2." in first.err
     assert_alike(place / "more", single(nursery, place, "soft"))
+
+
+def test_a_supernet_that_learned_nothing_begins_again_slower(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Stopper()
+    monkeypatch.setattr(job.SeedRun, "stuck", lambda self, entropy: True)
+    assert search(open_recipe(), "run", watch=watch).finished
+    rates = [
+        json.loads((here / "run" / place / "metrics.jsonl").read_text().splitlines()[-1])["rate"]
+        for place in ("seed-0", "seed-0-slower-1", "seed-0-slower-2")
+    ]
+    assert rates == [pytest.approx(rates[0] / 4**n) for n in range(3)]
+    assert not (here / "run" / "seed-0-slower-3").exists()

@@ -27,7 +27,7 @@ from parformer.fitting.trainings import (
 from parformer.fitting.verdict import choose
 from parformer.train.distributed import Workers
 from parformer.train.plan import step_seconds, token_seconds
-from parformer.train.plateau import SHORTEST
+from parformer.train.plateau import MOST_SLOWER, SHORTEST, SLOWER
 from parformer.train.schedule import rate_for
 
 BEHIND = 0.04
@@ -36,10 +36,6 @@ LONGER = 1.3
 """How much longer than in the contest a winner's training must be to be worth while."""
 CLOSE = 0.25
 """The share of the margin within which two models are as good, and the faster one is taken."""
-SLOWER = 4.0
-"""By how much a rate is lowered for a model that learned nothing."""
-MOST_SLOWER = 2
-"""How often."""
 TRIALS = 2.5
 """Rates that a finalist tries, about."""
 BEGUN = 20

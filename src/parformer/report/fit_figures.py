@@ -38,8 +38,9 @@ from parformer.report.fit_rows import (
     worse_words,
 )
 from parformer.report.page import FAINT, Part, axis, listed, plot
-from parformer.report.pareto_figures import GREY, room_around
+from parformer.report.pareto_figures import room_around
 from parformer.report.pareto_rows import NAMES, counted, finite, span, unit_of
+from parformer.report.search_figures import reference_marks
 from parformer.search.limits import METRICS, in_words
 
 Trace = dict[str, Any]
@@ -219,20 +220,8 @@ def _counted(found: Found) -> dict[str, float]:
 
 
 def _marks(counted: Mapping[str, float]) -> dict[str, list[Trace]]:
-    """A dotted line across the figure, with its name, for each."""
-    line: Trace = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
-    line["line"] = {"color": GREY, "width": 1.2, "dash": "dot"}
-    sign: Trace = {"xref": "paper", "xanchor": "right", "yanchor": "bottom"}
-    sign |= {"showarrow": False, "font": {"size": 11, "color": GREY}}
-    # side by side, as two may lie close to each other
-    places = (1.0, 0.9, 1.0, 0.9)
-    return {
-        "shapes": [line | {"y0": y, "y1": y} for y in counted.values()],
-        "annotations": [
-            sign | {"x": x, "y": y, "text": escape(name)}
-            for x, (name, y) in zip(places, counted.items(), strict=False)
-        ],
-    }
+    lines, names = reference_marks(counted)
+    return {"shapes": lines, "annotations": names}
 
 
 def rate_curves(found: Found) -> Part | None:

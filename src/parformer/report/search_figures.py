@@ -24,6 +24,8 @@ Trace = dict[str, Any]
 
 THIRDS = ("first", "second", "last")
 SHADES = (ACCENT, "#e8a200", "#0c8599", "#d9480f", "#4c78a8", "#2f9e44", "#9c36b5")
+DOTTED = "#868e96"
+"""The colour of what is no model: plain counting."""
 TITLE = 26
 """Pixels above each of several stacked figures, for its name."""
 
@@ -201,18 +203,24 @@ def convergence(found: Found) -> Part:
 
 
 def _counted(found: Found) -> tuple[list[Trace], list[Trace]]:
-    """Lines at the losses of plain counting, and their names."""
+    """Lines at the losses of plain counting, and their names; uniform guesses lie far above."""
     known = found.get("references")
-    if not known:
-        return [], []
+    return reference_marks(dict(References.from_dict(known).lines()[1:]) if known else {})
+
+
+def reference_marks(counted: Mapping[str, float]) -> tuple[list[Trace], list[Trace]]:
+    """A dotted line across a figure for each of some heights, and their names."""
     line: Trace = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "layer": "below"}
-    line["line"] = {"color": "#868e96", "width": 1.2, "dash": "dot"}
-    sign: Trace = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "yanchor": "bottom"}
-    sign |= {"showarrow": False, "font": {"size": 11, "color": "#868e96"}}
-    told = References.from_dict(known).lines()[1:]
+    line["line"] = {"color": DOTTED, "width": 1.2, "dash": "dot"}
+    sign: Trace = {"xref": "paper", "xanchor": "right", "yref": "y", "yanchor": "bottom"}
+    sign |= {"showarrow": False, "font": {"size": 11, "color": DOTTED}}
     return (
-        [line | {"y0": loss, "y1": loss} for _, loss in told],
-        [sign | {"y": loss, "text": name} for name, loss in told],
+        [line | {"y0": y, "y1": y} for y in counted.values()],
+        # side by side, as two may lie close to each other
+        [
+            sign | {"x": 0.9 if number % 2 else 1.0, "y": y, "text": escape(name)}
+            for number, (name, y) in enumerate(counted.items())
+        ],
     )
 
 

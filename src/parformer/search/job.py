@@ -36,12 +36,9 @@ from parformer.search.session import SearchSession, space_of
 from parformer.train.distributed import Workers
 from parformer.train.job import running, train_model
 from parformer.train.loop import Outcome, Silence, Watch, sample, train
+from parformer.train.plateau import MOST_SLOWER, SLOWER
 
 DEVICE, FOUND, RETRAIN = "device.json", "search.json", "retrain"
-SLOWER = 4.0
-"""By how much the rate of a supernet that learned nothing is lowered."""
-MOST_SLOWER = 2
-"""How often."""
 COUNTED = 65_536
 """Tokens of the valid split that plain counting is judged on, beside the search."""
 

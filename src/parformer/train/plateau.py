@@ -21,6 +21,11 @@ SHARE = 0.2
 SHORTEST = 100
 """Updates of a training below which it may well stand there: it has only begun."""
 
+SLOWER = 4.0
+"""By how much a rate is lowered for a model that learned nothing."""
+MOST_SLOWER = 2
+"""How often."""
+
 
 def on_plateau(loss: float, entropy: float) -> bool:
     """Whether a loss is that of letter frequencies, or worse; both in nats per token."""
