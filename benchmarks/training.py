@@ -31,12 +31,13 @@ from torch import Tensor, nn
 import parformer as pf
 from parformer.data.letters import Bytes
 from parformer.data.tokens import Prepared, Split
+from parformer.events import Watch
 from parformer.kernels import native
 from parformer.measure import Comparison, Receipt, measure_latency
 from parformer.recipe import read_recipe
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
-from parformer.train.loop import Journal, Silence, Tally
+from parformer.train.loop import Journal, Tally
 from parformer.train.metrics import Metrics
 from parformer.train.optimizers import clip_gradients
 from parformer.train.session import Session
@@ -296,7 +297,7 @@ def loop_share(threads: int, steps: int) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         prepared = Prepared("random", "", Bytes(), {"train": bytes_}, Path(folder))
         metrics = Metrics(Path(folder) / "metrics.jsonl", 0)
-        journal = Journal(session, prepared, Path(folder), metrics, Tally(), Silence())
+        journal = Journal(session, prepared, Path(folder), metrics, Tally(), Watch())
         spent: dict[str, list[float]] = {"update": [], "data": [], "metrics": []}
         for step in range(steps):
             began = time.perf_counter()

@@ -17,7 +17,7 @@ import parformer
 ROOT = Path(parformer.__file__).parent
 
 LEVELS = (
-    ("errors", "faults", "durable"),
+    ("errors", "faults", "durable", "events"),
     ("notation",),
     ("pattern",),
     ("fields",),

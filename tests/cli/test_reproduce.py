@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from parformer.cli import main
+from parformer.cli.screen import Screen
+from parformer.events import Watch
 from parformer.reproduce.published import read_pages
 from tests.reproduce.benches import write_models
 
@@ -122,15 +124,14 @@ def test_bad_input_gets_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_the_bar_says_what_is_going_on_through_trainings() -> None:
-    from parformer.cli.reproduce import StudyScreen
-
-    screen = StudyScreen(quiet=True)
-    screen.preparing("timing updates", 0.5)
-    screen.preparing("training par", 0.0)
-    screen.start(0, 200)
+    screen = Screen(quiet=True, doing="", brief=True)
+    watch = Watch(screen)
+    watch.preparing("timing updates", 0.5)
+    watch.preparing("training par", 0.0)
+    watch.start(0, 200)
     (task,) = screen.bar.tasks
     assert (task.description, task.total) == ("training par", 200)
-    screen.step(7, 2.0, 1000.0)
-    screen.preparing("measuring", 0.25)
+    watch.step(7, 2.0, 1000.0)
+    watch.preparing("measuring", 0.25)
     (task,) = screen.bar.tasks
     assert (task.description, task.total, task.completed) == ("measuring", 1.0, 0.25)

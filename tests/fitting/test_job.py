@@ -16,8 +16,8 @@ import parformer as pf
 from parformer.cli import main
 from parformer.costs import cost
 from parformer.errors import ConfigError, CorpusError, FolderError, ParformerError, Stopped
+from parformer.events import Watch
 from parformer.fitting import contest, designing, desk
-from parformer.fitting.desk import Quiet
 from parformer.fitting.timetable import TITLES
 from parformer.fitting.trainings import MOST_RATES
 from parformer.train.run import read_run
@@ -143,10 +143,11 @@ def test_another_question_in_the_same_folder_is_refused(whole: Path, text: Path)
     }
 
 
-class StopAt(Quiet):
+class StopAt(Watch):
     """Presses Ctrl-C when a phase begins, or in the middle of its trainings."""
 
     def __init__(self, phase: str, updates: int = 0) -> None:
+        super().__init__()
         self.name, self.updates, self.now = phase, updates, ""
 
     def phase(self, phase: Any, number: int, of: int, left: float) -> None:
@@ -272,7 +273,7 @@ def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
 ) -> None:
     said: list[str] = []
 
-    class Ears(Quiet):
+    class Ears(Watch):
         def notice(self, text: str) -> None:
             said.append(text)
 

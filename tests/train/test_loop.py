@@ -21,11 +21,11 @@ from parformer import folder
 from parformer.data.letters import UsedBytes
 from parformer.errors import FolderError, TrainingError
 from parformer.evaluate.perplexity import evaluate
+from parformer.events import Watch
 from parformer.model import State, load
 from parformer.train import loop
 from parformer.train.distributed import Workers
 from parformer.train.loop import (
-    Silence,
     compare_machines,
     is_due,
     machine,
@@ -339,7 +339,7 @@ def test_another_thread_count_is_called_not_bit_exact(tmp_path: Path) -> None:
 
 def test_a_checkpoint_says_where_it_was_made() -> None:
     with pytest.raises(FolderError, match="does not say on what machine"):
-        compare_machines({}, Workers(), Silence())
+        compare_machines({}, Workers(), Watch())
 
 
 def test_checkpoints_come_by_the_step_or_by_the_clock() -> None:

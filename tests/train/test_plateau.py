@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from parformer.evaluate.counting import entropy
+from parformer.events import Watch
 from parformer.recipe import Recipe, read_recipe
 from parformer.train.job import train_model
-from parformer.train.loop import Silence
 from parformer.train.plateau import SHORTEST, advice, is_due, on_plateau
 
 SMALL = {
@@ -31,8 +31,9 @@ SMALL = {
 }
 
 
-class Ears(Silence):
+class Ears(Watch):
     def __init__(self) -> None:
+        super().__init__()
         self.heard: list[str] = []
 
     def notice(self, text: str) -> None:

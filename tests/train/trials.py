@@ -17,8 +17,9 @@ from parformer import folder
 from parformer.config import ModelConfig
 from parformer.data.letters import Bytes
 from parformer.data.tokens import Prepared, Split
+from parformer.events import Watch
 from parformer.recipe import DataConfig, Recipe, TrainConfig
-from parformer.train.loop import Outcome, Silence, train
+from parformer.train.loop import Outcome, train
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, RESULT, start_run
 
 WORDS = ("alpha", "beta", "gamma", "delta", "if", "then", "für", "return", "lambda", "x = 1")
@@ -81,10 +82,11 @@ def begin(path: Path, recipe: Recipe, prepared: Prepared) -> None:
     start_run(path, recipe, prepared.tokenizer)
 
 
-class Breaker(Silence):
+class Breaker(Watch):
     """Ends a training at once after some step, and writes down what it was told."""
 
     def __init__(self, stop: int = -1) -> None:
+        super().__init__()
         self.stop = stop
         self.notices: list[str] = []
         self.losses: dict[int, float] = {}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from parformer.data.batches import Tokens
-    from parformer.data.tokens import Prepared
     from parformer.evaluate.counting import References
 
 
@@ -19,16 +16,6 @@ def add_beside(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="tell what counting letters and n-grams, and xz, reach on that text (default: yes)",
     )
-
-
-def count_beside(prepared: Prepared, samples: Mapping[str, Tokens]) -> dict[str, References]:
-    """What counting reaches on these parts of a text; nothing where there is no training text."""
-    from parformer.evaluate.counting import references_of
-
-    held_out = {split: t for split, t in samples.items() if split != "train" and len(t) > 1}
-    if "train" not in prepared.splits or not held_out:
-        return {}
-    return references_of(prepared, held_out)
 
 
 def in_a_line(known: References, unit: str, per_token: float) -> str:

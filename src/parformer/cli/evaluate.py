@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parformer.cli.beside import add_beside, count_beside, in_a_line, verdict
+from parformer.cli.beside import add_beside, in_a_line, verdict
 from parformer.cli.console import add_device, make_console, print_json, progress_bar
 from parformer.errors import ConfigError
 
@@ -104,10 +104,13 @@ def run(arguments: argparse.Namespace) -> None:
             progress=lambda share: bar.update(task, completed=share),
         )
         counted = None
-        if arguments.beside and model.config.causal:
+        tokens = text.tokens[: arguments.tokens or None]
+        held_out = arguments.split != "train" and "train" in prepared.splits and len(tokens) > 1
+        if arguments.beside and model.config.causal and held_out:
+            from parformer.evaluate.counting import references_of
+
             bar.update(task, description="counting")
-            tokens = text.tokens[: arguments.tokens or None]
-            counted = count_beside(prepared, {arguments.split: tokens}).get(arguments.split)
+            counted = references_of(prepared, {arguments.split: tokens})[arguments.split]
     lengths = {"tgt_len": step_length(model, arguments.tgt_len)}
     lengths |= {name: getattr(model.config, name) for name in LENGTHS}
     if arguments.json:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parformer.cli.console import make_console, print_json
 from parformer.cli.generate import show
 from parformer.cli.pareto import add_limits
-from parformer.cli.train import Screen, read_seconds
+from parformer.cli.screen import Screen
+from parformer.cli.train import read_seconds
 from parformer.errors import ConfigError
+from parformer.events import Watch
 
 if TYPE_CHECKING:
-    from parformer.evaluate.perplexity import Score
     from parformer.fitting.ask import Ask
-    from parformer.fitting.timetable import Phase
-    from parformer.recipe import Recipe
 
 DESCRIPTION = """\
 Text and a budget in, the best model that fits out, with proof. Sizes a model for the time
@@ -90,9 +88,9 @@ def run(arguments: argparse.Namespace) -> None:
     path = arguments.run or Path("runs") / fit_name(arguments.corpus)
     from parformer.fitting.job import fit_text
 
-    screen = FitScreen()
+    screen = Screen(brief=True)
     with screen.bar:
-        found = fit_text(ask, path, command=arguments.command, watch=screen)
+        found = fit_text(ask, path, command=arguments.command, watch=Watch(screen))
     if arguments.json:
         heavy = ("search", "pareto")
         print_json({"run": str(path), **{k: v for k, v in found.items() if k not in heavy}})
@@ -148,32 +146,3 @@ def farewell(found: dict[str, Any], path: Path) -> None:
         ]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
-
-
-class FitScreen(Screen):
-    """What people see of a fit: its plan, its phases, a bar, and little of each training."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=False)
-        self.name = ""
-
-    def planned(self, phases: Sequence[Phase], ask: Ask) -> None:
-        from parformer.report.fit import plan_table
-
-        if not ask.steps:
-            self.bar.console.print(plan_table([phase.to_dict() for phase in phases]))
-
-    def phase(self, phase: Phase, number: int, of: int, left: float) -> None:
-        clock = f"  {left:,.0f} s left" if left else ""
-        self.notice(f"[{number}/{of}] {phase.title}{clock}")
-
-    def about(self, recipe: Recipe, prepared: Any, path: Path) -> None:
-        self.unit = "bits" if prepared.tokenizer.kind in ("byte", "used-bytes", "character") else ""
-
-    def start(self, step: int, steps: int) -> None:
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-        self.task = self.bar.add_task("training", total=steps, completed=step, words="")
-
-    def validated(self, step: int, score: Score) -> None:
-        pass

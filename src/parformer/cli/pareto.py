@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.train import Screen
+from parformer.cli.screen import Screen
 from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.events import Watch
 
 if TYPE_CHECKING:
     from parformer.measure.device import Device
@@ -155,7 +156,7 @@ def run_pareto(arguments: argparse.Namespace) -> None:
     from parformer.train.run import only_one
 
     make_room(path)
-    screen = Screen(quiet=False)
+    screen = Screen()
     meter, device = meter_of(arguments, wanted, screen)
     with only_one(path), screen.bar:
         about(screen, wanted, path)
@@ -169,10 +170,10 @@ def run_pareto(arguments: argparse.Namespace) -> None:
                 again=arguments.again,
                 meter=meter,
                 device=device,
-                watch=screen,
+                watch=Watch(screen),
             )
             found = showcase(
-                ended, command=arguments.command, meter=meter, watch=screen, folder=path
+                ended, command=arguments.command, meter=meter, watch=Watch(screen), folder=path
             )
         except KeyboardInterrupt:
             raise Stopped(
@@ -242,7 +243,7 @@ def meter_of(
             "--measure-on worker needs a --storage that the worker can reach, such as "
             "postgresql://USER:PASSWORD@HOST/DATABASE"
         )
-    meter = RemoteMeter(arguments.storage, arguments.study, screen.notice)
+    meter = RemoteMeter(arguments.storage, arguments.study, screen.say)
     return meter, meter.device(wanted.step.threads) if wanted.clocked else None
 
 
@@ -269,7 +270,7 @@ def make_room(path: Path) -> None:
 
 def about(screen: Screen, wanted: Wanted, path: Path) -> None:
     space, plan = wanted.space, wanted.plan
-    screen.notice(
+    screen.say(
         f"{space.title or space.name}: {space.size:.1e} architectures like {space.recipe}, "
         f"{plan.slots:,} candidates in {plan.iterations} iterations, "
         f"{' against '.join(wanted.objectives)}, quality by {wanted.grading.proxy}, run {path}"

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from parformer import __version__
 from parformer.cli.console import make_console, print_json
-from parformer.cli.train import Screen, read_seconds
+from parformer.cli.screen import Screen
+from parformer.cli.train import read_seconds
 from parformer.errors import ConfigError, FolderError
+from parformer.events import Watch
 from parformer.fields import need_at_least
 
 if TYPE_CHECKING:
@@ -94,7 +96,8 @@ def run(arguments: argparse.Namespace) -> None:
     from parformer.reproduce.job import reproduce
     from parformer.reproduce.workbench import Workbench
 
-    screen = StudyScreen(quiet=arguments.json)
+    screen = Screen(quiet=arguments.json, doing="", brief=True)
+    watch = Watch(screen)
     more = {} if arguments.threads is None else {"threads": arguments.threads}
     bench = Workbench(
         scale=arguments.scale,
@@ -105,8 +108,8 @@ def run(arguments: argparse.Namespace) -> None:
         seeds=arguments.seeds,
         trains=not arguments.untrained,
         corpus=arguments.corpus or "",
-        progress=screen.preparing,
-        watch=screen,
+        progress=watch.preparing,
+        watch=watch,
         **more,
     )
 
@@ -121,30 +124,6 @@ def run(arguments: argparse.Namespace) -> None:
     with screen.bar:
         results = reproduce([page.name for page in pages], bench, on_result=tell)
     finish(arguments, results, folder)
-
-
-class StudyScreen(Screen):
-    """What people see of studies: one bar that says what is going on."""
-
-    what, counts_steps = "", False
-
-    def preparing(self, what: str, share: float) -> None:
-        self.what = what
-        if self.counts_steps:
-            self.bar.remove_task(self.task)
-            self.task, self.counts_steps = None, False
-        super().preparing(what, share)
-
-    def about(self, recipe: Any, prepared: Any, path: Path) -> None:
-        self.unit = "bits" if "byte" in prepared.tokenizer.kind else ""
-
-    def start(self, step: int, steps: int) -> None:
-        super().start(step, steps)
-        self.counts_steps = True
-        self.bar.update(self.task, description=self.what)
-
-    def validated(self, step: int, score: Any) -> None:
-        """The bar says enough where ten models are trained."""
 
 
 def default_folder(arguments: argparse.Namespace, pages: Sequence[Page]) -> Path | None:

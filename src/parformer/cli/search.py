@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from parformer.cli.console import add_device, make_console, print_json
 from parformer.cli.pareto import EXAMPLES as PARETO_EXAMPLES
 from parformer.cli.pareto import add_pareto
-from parformer.cli.train import Screen, add_set, add_text, read_changes, read_seconds, run_name
+from parformer.cli.screen import Screen
+from parformer.cli.train import add_set, add_text, read_changes, read_seconds, run_name
 from parformer.cli.workers import JOIN_EXAMPLES, add_join
 from parformer.errors import Stopped
+from parformer.events import Watch
 from parformer.recipe import Recipe, read_recipe
 
 if TYPE_CHECKING:
@@ -174,7 +176,7 @@ def search_and_tell(
     from parformer.train.distributed import workers_from
 
     with workers_from(device=arguments.device) as workers:
-        screen = SearchScreen(quiet=not workers.first)
+        screen = Screen(quiet=not workers.first, doing="searching")
         with screen.bar:
             searched = search_differentiable(
                 asked,
@@ -183,7 +185,7 @@ def search_and_tell(
                 retrain=arguments.retrain,
                 command=arguments.command,
                 workers=workers,
-                watch=screen,
+                watch=Watch(screen),
             )
         if not workers.first:
             return
@@ -231,26 +233,3 @@ def search_name(model: str, recipe: Recipe) -> str:
     """Where a search goes when nobody says; not where a training of the same recipe would go."""
     name = run_name(model, recipe)
     return name if model == DEFAULT else f"search-{name}"
-
-
-class SearchScreen(Screen):
-    """What people see of a search."""
-
-    def about(self, recipe: Recipe, prepared: Any, path: Path) -> None:
-        if recipe.search is None:  # one of those that are trained afterwards
-            super().about(recipe, prepared, path)
-            return
-        self.unit = "bits" if prepared.tokenizer.kind in ("byte", "used-bytes", "character") else ""
-        search, train = recipe.search, recipe.train
-        layers = search.layers or len(recipe.model.pattern)
-        self.notice(
-            f"{layers} layers choose from {search.choices}, {search.mode}; "
-            f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
-            f"{recipe.data.corpus}, {train.steps:,} updates of {train.batch} × "
-            f"{train.tgt_len or recipe.model.step_len} tokens, {search.seeds} "
-            f"{'seed' if search.seeds == 1 else 'seeds'}, run {path}"
-        )
-
-    def start(self, step: int, steps: int) -> None:
-        super().start(step, steps)
-        self.bar.update(self.task, description="searching")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parformer.cli.beside import add_beside, count_beside, in_a_line, verdict
+from parformer.cli.beside import add_beside, in_a_line, verdict
 from parformer.cli.console import add_device, make_console, print_json
+from parformer.cli.screen import Screen, in_words
 from parformer.errors import ConfigError, Stopped
+from parformer.events import Watch
 from parformer.fields import parse_assignment
 from parformer.recipe import Recipe, read_recipe
 
 if TYPE_CHECKING:
-    from parformer.data.tokens import Prepared
-    from parformer.evaluate.counting import References
-    from parformer.evaluate.perplexity import Score
     from parformer.train.loop import Outcome
 
 
@@ -105,19 +103,25 @@ def run(arguments: argparse.Namespace) -> None:
 
             asked = read_run(path).replaced(changes)
         with screen.bar:
-            outcome = train_model(asked, path, chosen=changes, workers=workers, watch=screen)
+            outcome = train_model(
+                asked,
+                path,
+                chosen=changes,
+                workers=workers,
+                watch=Watch(screen),
+                beside=arguments.beside,
+            )
         if not workers.first:
             return
-        counted = screen.count() if arguments.beside and outcome.finished else {}
         if arguments.json:
-            beside = {"beside": {split: one.to_dict() for split, one in counted.items()}}
+            beside = {"beside": {split: one.to_dict() for split, one in outcome.beside.items()}}
             print_json(
                 {"run": str(path), "step": outcome.step, "finished": outcome.finished}
                 | dict(outcome.result)
-                | (beside if counted else {})
+                | (beside if outcome.beside else {})
             )
         elif outcome.finished:
-            screen.farewell(path, outcome, counted)
+            farewell(path, outcome, screen.unit)
     if not outcome.finished:
         raise Stopped(
             f"stopped after step {outcome.step:,}, everything is saved; "
@@ -162,104 +166,23 @@ def run_name(model: str, recipe: Recipe | None) -> str:
     return re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-.") or "run"
 
 
-class Screen:
-    """What people see of a training: a bar, validations as they come, and how it ended."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.quiet = quiet
-        self.console = make_console(stderr=True)
-        self.unit = "perplexity"
-        shown = self.console.is_terminal and not quiet
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[words]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=not shown,
-        )
-        self.task: Any = None
-        self.recipe: Recipe | None = None
-        self.prepared: Prepared | None = None
-
-    def notice(self, text: str) -> None:
-        if not self.quiet:
-            self.bar.console.print(text, soft_wrap=True, markup=False)
-
-    def preparing(self, what: str, share: float) -> None:
-        if self.task is None:
-            self.task = self.bar.add_task("", total=1.0, words="")
-        self.bar.update(self.task, description=what, completed=share)
-
-    def about(self, recipe: Recipe, prepared: Any, path: Path) -> None:
-        from parformer.costs import cost
-
-        self.recipe, self.prepared = recipe, prepared
-        self.unit = "bits" if prepared.tokenizer.kind in ("byte", "used-bytes", "character") else ""
-        parameters = cost(recipe.model).parameters
-        train = recipe.train
-        self.notice(
-            f"{recipe.model.pattern}  {parameters:,} parameters, "
-            f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
-            f"{recipe.data.corpus}, {train.steps:,} updates of {train.batch} × "
-            f"{train.tgt_len or recipe.model.step_len} tokens, {train.optimizer} at "
-            f"{train.learning_rate:g}, {train.precision}, run {path}"
-        )
-
-    def start(self, step: int, steps: int) -> None:
-        if step:
-            self.notice(f"Going on from step {step:,}.")
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-        self.task = self.bar.add_task("training", total=steps, completed=step, words="")
-
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        words = f"step {step:,}  {self.in_words(loss)}  {tokens_per_second:,.0f} tokens/s"
-        self.bar.update(self.task, completed=step, words=words)
-
-    def validated(self, step: int, score: Score) -> None:
-        self.notice(f"step {step:>7,}  valid {self.in_words(score.loss)}")
-
-    def in_words(self, loss: float) -> str:
-        import math
-
-        if self.unit == "bits":
-            return f"loss {loss:.4f}  {loss / math.log(2):.3f} bits"
-        return f"loss {loss:.4f}  perplexity {math.exp(min(loss, 700)):,.2f}"
-
-    def count(self) -> dict[str, References]:
-        """What counting reaches on the very tokens that the model was scored on."""
-        from parformer.train.loop import sample
-
-        if self.recipe is None or self.prepared is None or not self.recipe.model.causal:
-            return {}  # a masked model sees both sides of what it guesses
-        train, splits = self.recipe.train, self.prepared.splits
-        limits = {"valid": train.evaluate_tokens, "test": train.final_tokens}
-        return count_beside(
-            self.prepared,
-            {name: sample(splits[name].tokens, n) for name, n in limits.items() if name in splits},
-        )
-
-    def farewell(self, path: Path, outcome: Outcome, counted: Mapping[str, References]) -> None:
-        console = make_console()
-        for split in ("valid", "test"):
-            if split in outcome.result:
-                score = outcome.result[split]
-                console.print(
-                    f"{split:<6} {self.in_words(score['loss'])}  {score['tokens']:,} tokens"
-                )
-                if split in counted:
-                    words = in_a_line(counted[split], self.unit or "perplexity", 1.0)
-                    console.print(f"       {words}", soft_wrap=True)
-        for split in ("test", "valid"):
-            if split in counted and split in outcome.result:
-                console.print(verdict(outcome.result[split]["loss"], counted[split]))
-                break
-        for line in (
-            f"model: {path / 'model'}",
-            f"try:   parformer generate {shlex.quote(str(path))} --prompt 'import '",
-        ):
-            console.print(line, soft_wrap=True, markup=False)
+def farewell(path: Path, outcome: Outcome, unit: str) -> None:
+    """How it ended, and what to do next."""
+    console = make_console()
+    for split in ("valid", "test"):
+        if split in outcome.result:
+            score = outcome.result[split]
+            words = in_words(score["loss"], unit)
+            console.print(f"{split:<6} {words}  {score['tokens']:,} tokens")
+            if split in outcome.beside:
+                words = in_a_line(outcome.beside[split], unit, 1.0)
+                console.print(f"       {words}", soft_wrap=True)
+    for split in ("test", "valid"):
+        if split in outcome.beside and split in outcome.result:
+            console.print(verdict(outcome.result[split]["loss"], outcome.beside[split]))
+            break
+    for line in (
+        f"model: {path / 'model'}",
+        f"try:   parformer generate {shlex.quote(str(path))} --prompt 'import '",
+    ):
+        console.print(line, soft_wrap=True, markup=False)

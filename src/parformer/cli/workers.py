@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.train import Screen, read_seconds
+from parformer.cli.screen import Screen
+from parformer.cli.train import read_seconds
 from parformer.errors import ConfigError, Stopped
+from parformer.events import Watch
 
 WORKER = "worker"
 """What `parformer measure` is told instead of a model."""
@@ -71,11 +73,11 @@ def run_join(arguments: argparse.Namespace) -> None:
     screen = Screen(quiet=arguments.json)
     with screen.bar, join_study(arguments.storage, arguments.study) as study:
         try:
-            join_search(study, watch=screen)
+            join_search(study, watch=Watch(screen))
         except KeyboardInterrupt:
             raise Stopped("stopped; the others go on, and what was found is stored") from None
         finished, slots = study.finished(), study.slots
     if arguments.json:
         print_json({"study": arguments.study, "finished": finished, "slots": slots})
     else:
-        screen.notice(f"{finished:,} of {slots:,} candidates are done")
+        screen.say(f"{finished:,} of {slots:,} candidates are done")

@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.data.tokens import Prepared
 from parformer.evaluate.counting import References, references_of
+from parformer.events import Part, Watch
 from parformer.fitting.ask import FAMILIES, Ask
 from parformer.fitting.notes import Notes, Result
-from parformer.fitting.timetable import Phase, counted, plan
+from parformer.fitting.timetable import counted, plan
 from parformer.fitting.trainings import EVALUATED, LOOKS, TESTED, Trainings
 from parformer.measure.meter import Meter, Step, measure_here
 from parformer.recipe import Recipe
 from parformer.search.objectives import Figures, countable
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text
-from parformer.train.loop import Silence, Watch, sample
+from parformer.train.loop import sample
 from parformer.train.plateau import on_plateau
 
 BASELINE = "baseline"
 ROUNDS = 10
 """How often a model is timed while sizes are looked for."""
-
-
-class FitWatch(Watch, Protocol):
-    """Whoever looks on, told the plan and which phase begins."""
-
-    def phase(self, phase: Phase, number: int, of: int, left: float) -> None: ...
-    def planned(self, phases: Sequence[Phase], ask: Ask) -> None: ...
-
-
-class Quiet(Silence):
-    """Nobody does."""
-
-    def phase(self, phase: Phase, number: int, of: int, left: float) -> None: ...
-    def planned(self, phases: Sequence[Phase], ask: Ask) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +34,7 @@ class Desk:
 
     notes: Notes
     path: Path
-    watch: FitWatch
+    watch: Watch
     meter: Meter = measure_here
     cache: Path | None = None
     """Where block costs are kept; the user's cache folder unless given."""
@@ -63,7 +48,7 @@ class Desk:
         return self.notes.once(phase, _unreachable)
 
     @cached_property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[Part, ...]:
         return counted() if self.ask.steps else plan(self.ask.time)
 
     @cached_property

@@ -16,11 +16,12 @@ import numpy as np
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.events import Watch
 from parformer.measure.meter import Readings, Step
 from parformer.pattern import BlockSpec, Pattern, par
 from parformer.search.evolution import Plan
 from parformer.search.front import front
-from parformer.search.gallery import Ended, Silence, Wanted, ending, work_off
+from parformer.search.gallery import Ended, Wanted, ending, work_off
 from parformer.search.genome import GenomeSpace, read_space
 from parformer.search.limits import excess
 from parformer.search.objectives import Clock, Figures, countable
@@ -158,7 +159,7 @@ def search_sizes(
     wanted = Wanted(space=space, plan=plan, step=step, sampler=sampler)
     settings = wanted.to_settings() | {"limits_here": dict(limits)}
     with open_study(f"notebook:{file}", space.name, settings, slots=plan.slots) as study:
-        pricing = work_off(study, wanted, {}, clock, Silence(), lambda: False)
+        pricing = work_off(study, wanted, {}, clock, Watch(), lambda: False)
         return ending(study, wanted, limits, pricing, None, {})
 
 

@@ -16,9 +16,10 @@ from typing import Any
 from parformer import folder
 from parformer.durable import replace_file
 from parformer.errors import FolderError, ParformerError, Stopped
+from parformer.events import Watch
 from parformer.fitting import contest, designing
 from parformer.fitting.ask import Ask
-from parformer.fitting.desk import Desk, FitWatch, Quiet
+from parformer.fitting.desk import Desk
 from parformer.fitting.notes import FILE, Notes, Result
 from parformer.fitting.result import FOUND, REPORT, conclude
 from parformer.measure.meter import Meter, measure_here
@@ -44,7 +45,7 @@ def fit_text(
     path: Path,
     *,
     command: str = "",
-    watch: FitWatch | None = None,
+    watch: Watch | None = None,
     meter: Meter = measure_here,
     cache: Path | None = None,
 ) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def fit_text(
     fresh = make_room(path)
     keep_memory()
     with only_one(path):
-        desk = Desk(Notes(path, ask), path, watch or Quiet(), meter, cache)
+        desk = Desk(Notes(path, ask), path, watch or Watch(), meter, cache)
         if (known := finished_fit(path)) is not None:
             return known
         try:
@@ -76,7 +77,8 @@ def fit_text(
 
 def work_off(desk: Desk) -> None:
     """All phases that are not done yet."""
-    desk.watch.planned(desk.phases, desk.ask)
+    if not desk.ask.steps:
+        desk.watch.planned(desk.phases)
     for name, make in WORK.items():
         if not desk.notes.has(name):
             announce(desk, name)

@@ -8,21 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from parformer.events import Event, Phase, Watch, nobody
 from parformer.fitting.ask import Ask
-from parformer.fitting.desk import Quiet
 from parformer.fitting.job import fit_text
 from parformer.fitting.result import REPORT
-from parformer.fitting.timetable import Phase
 from parformer.generate import Sampling, generate_text
 from parformer.model import Model, load
 from parformer.train.run import MODEL, open_run
 
 
-class Spoken(Quiet):
+def spoken(event: Event) -> None:
     """Every phase a line."""
-
-    def phase(self, phase: Phase, number: int, of: int, left: float) -> None:
-        print(f"[{number}/{of}] {phase.title}" + (f", {left:,.0f} s left" if left else ""))
+    if isinstance(event, Phase):
+        clock = f", {event.left:,.0f} s left" if event.left else ""
+        print(f"[{event.number}/{event.of}] {event.title}{clock}")
 
 
 @dataclass(frozen=True)
@@ -81,5 +80,5 @@ def fit(
     """
     ask = Ask(corpus=str(corpus), limits=tuple(limits), time=time, steps=steps, **more)
     path = Path(run)
-    found = fit_text(ask, path, command="parformer.fit", watch=None if quiet else Spoken())
+    found = fit_text(ask, path, command="parformer.fit", watch=Watch(nobody if quiet else spoken))
     return Fitted(path, found)

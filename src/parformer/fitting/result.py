@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -78,7 +78,7 @@ def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
         "step": about_step(desk) if notes.has("size") else None,
         "limits": limits,
         "text": desk.result("text") if notes.has("text") else None,
-        "phases": [p.to_dict() | {"seconds": notes.seconds(p.name)} for p in desk.phases],
+        "phases": [asdict(p) | {"seconds": notes.seconds(p.name)} for p in desk.phases],
         "models": rows,
         "baseline": BASELINE,
         "chosen": None if chosen is None else chosen["name"],

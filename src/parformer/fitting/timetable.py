@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+
+from parformer.events import Part
 
 TITLES = {
     "text": "read and tokenize the text",
@@ -58,24 +58,7 @@ SHORT_SEARCH = 180.0
 """Seconds of a search that is known to be shorter than it should be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A part of the work, its time, and what one should know about it."""
-
-    name: str
-    planned: float
-    """Seconds; 0 means that it is left out."""
-    note: str = ""
-
-    @property
-    def title(self) -> str:
-        return TITLES[self.name]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"title": self.title, **asdict(self)}
-
-
-def plan(time: float) -> tuple[Phase, ...]:
+def plan(time: float) -> tuple[Part, ...]:
     """Every phase with its seconds; what is left out says why."""
     shares = dict(SHARES)
     gone = [name for name, least in LEAST.items() if shares[name] * time < least]
@@ -86,13 +69,15 @@ def plan(time: float) -> tuple[Phase, ...]:
     left = time - sum(s for n, s in capped.items() if n in MOST)
     scale = left / sum(free.values())
     seconds = {name: s * (scale if name in free else 1.0) for name, s in capped.items()}
-    return tuple(Phase(name, seconds[name], _note(name, seconds[name])) for name in TITLES)
+    return tuple(
+        Part(name, TITLES[name], seconds[name], _note(name, seconds[name])) for name in TITLES
+    )
 
 
-def counted() -> tuple[Phase, ...]:
+def counted() -> tuple[Part, ...]:
     """The phases of a fit by updates, which asks no clock."""
     without = {"profile": "a fit by updates: sizes are counted in FLOPs", "seeds": WITHOUT["seeds"]}
-    return tuple(Phase(name, 0.0, without.get(name, "")) for name in TITLES)
+    return tuple(Part(name, TITLES[name], 0.0, without.get(name, "")) for name in TITLES)
 
 
 def _note(name: str, seconds: float) -> str:
@@ -103,5 +88,5 @@ def _note(name: str, seconds: float) -> str:
     return ""
 
 
-def seconds_of(phases: tuple[Phase, ...]) -> Mapping[str, float]:
+def seconds_of(phases: tuple[Part, ...]) -> Mapping[str, float]:
     return {phase.name: phase.planned for phase in phases}

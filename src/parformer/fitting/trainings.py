@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from parformer.data.tokens import Prepared
 from parformer.errors import Stopped, TrainingError
 from parformer.evaluate.perplexity import evaluate
+from parformer.events import Watch
 from parformer.fitting.verdict import segment_means
 from parformer.model import load
 from parformer.recipe import Recipe
-from parformer.train.loop import Outcome, Watch, sample, train
+from parformer.train.loop import Outcome, sample, train
 from parformer.train.run import (
     CHECKPOINTS,
     METRICS,

@@ -5,18 +5,18 @@ One page, or a screenful of terminal, from what `fit.json` holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from parformer import events
 from parformer.pattern import Pattern
 from parformer.report import fit_effort, fit_glance, fit_parts
 from parformer.report.fit_figures import answer, curves, rate_curves
-from parformer.report.fit_glance import handed_over, headline, lead, stopped_words, title_of
+from parformer.report.fit_glance import handed_over, headline, lead, stopped_words
 from parformer.report.fit_rows import (
     Found,
     Model,
@@ -169,17 +169,16 @@ def _notes(found: Found) -> list[Text]:
     return [Text("   ".join(notes), style="dim")] if notes else []
 
 
-def plan_table(phases: Sequence[Mapping[str, Any]]) -> RenderableType:
+def plan_table(parts: Sequence[events.Part]) -> RenderableType:
     """What will be done and how long it may take, before it is begun."""
     drawn = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), show_edge=False)
     drawn.show_footer = True
-    total = sum(finite(phase.get("planned")) or 0.0 for phase in phases)
     drawn.add_column("phase", footer="all in all", no_wrap=True)
+    total = sum(part.planned for part in parts)
     drawn.add_column("time", justify="right", footer=long_time(total), no_wrap=True)
     drawn.add_column("note")
-    for phase in phases:
-        planned = finite(phase.get("planned"))
-        time = long_time(planned) if planned else "left out"
-        cells = (title_of(phase), time, str(phase.get("note") or ""))
-        drawn.add_row(*(Text(cell) for cell in cells), style="" if planned else "dim")
+    for part in parts:
+        time = long_time(part.planned) if part.planned else "left out"
+        style = "" if part.planned else "dim"
+        drawn.add_row(Text(part.title), Text(time), Text(part.note), style=style)
     return drawn

@@ -16,6 +16,7 @@ import torch
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.errors import ConfigError
+from parformer.events import Watch
 from parformer.measure.meter import (
     Meter,
     Reading,
@@ -31,7 +32,6 @@ from parformer.reproduce.study import Ours
 from parformer.search.rankings import FEWEST
 from parformer.search.remembered import Remembered
 from parformer.search.trained import Trained, by_experiment, read_trained
-from parformer.train.loop import Silence, Watch
 
 Scale = Literal["pocket", "paper"]
 
@@ -71,7 +71,7 @@ class Workbench:
     threads: int = field(default_factory=torch.get_num_threads)
     meter: Meter = measure_here
     progress: Progress | None = None
-    watch: Watch = field(default_factory=Silence)
+    watch: Watch = field(default_factory=Watch)
     receipt: str = ""
     """Of what was measured last."""
 

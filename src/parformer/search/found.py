@@ -10,6 +10,7 @@ from typing import Any
 from parformer import __version__
 from parformer.costs import cost
 from parformer.evaluate.counting import References
+from parformer.events import Watch
 from parformer.measure.device import describe_device
 from parformer.measure.models import measure_models
 from parformer.pattern import ALPHABET, Pattern, par, sandwich
@@ -20,7 +21,6 @@ from parformer.search.journal import SeedRun
 from parformer.search.plan import Pace, target_of
 from parformer.search.prices import Prices, baseline_pattern
 from parformer.search.session import Timetable, decode, likeliest, space_of
-from parformer.train.loop import Watch
 
 FORMAT = "parformer-search-1"
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.errors import ConfigError
+from parformer.events import Watch
 from parformer.measure.device import Device
 from parformer.measure.meter import Meter, Readings, Step, measure_here
 from parformer.measure.profile import BlockRange, Profile, Sizes, profile_device
@@ -39,23 +40,6 @@ ROUGH = 0.1
 
 CLOCKED = ("latency", "memory")
 WAYS = ("profile", "measuring")
-
-
-class Watch(Protocol):
-    """Whoever looks on."""
-
-    def notice(self, text: str) -> None: ...
-    def preparing(self, what: str, share: float) -> None: ...
-
-
-class Silence:
-    """Nobody does."""
-
-    def notice(self, text: str) -> None:
-        pass
-
-    def preparing(self, what: str, share: float) -> None:
-        pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +151,7 @@ def search_front(
 
     `opened` is called once others may join, and what it returns when the study is worked off.
     """
-    watch = watch or Silence()
+    watch = watch or Watch()
     began = time.monotonic()
     profile = None
     if wanted.clocked and wanted.latency_by == "profile":
@@ -223,7 +207,7 @@ def join_search(
         ) from None
     profile = None if stored is None else Profile.from_dict(stored)
     clock = clock_of(wanted, profile, meter)
-    work_off(study, wanted, limits, clock, watch or Silence(), stop)
+    work_off(study, wanted, limits, clock, watch or Watch(), stop)
 
 
 def work_off(

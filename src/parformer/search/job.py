@@ -18,6 +18,7 @@ from parformer.data.tokens import Prepared
 from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.evaluate.counting import References, entropy, references_of
+from parformer.events import Watch
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
 from parformer.search.found import rivals, summarise, with_retrained
@@ -35,7 +36,7 @@ from parformer.search.prices import Prices
 from parformer.search.session import SearchSession, space_of
 from parformer.train.distributed import Workers
 from parformer.train.job import running, train_model
-from parformer.train.loop import Outcome, Silence, Watch, sample, train
+from parformer.train.loop import Outcome, sample, train
 from parformer.train.plateau import MOST_SLOWER, SLOWER
 
 DEVICE, FOUND, RETRAIN = "device.json", "search.json", "retrain"
@@ -67,7 +68,7 @@ def search_differentiable(
     watch: Watch | None = None,
 ) -> Searched:
     """Search by a recipe in a run folder; a run that is there already goes on."""
-    workers, watch = workers or Workers(), watch or Silence()
+    workers, watch = workers or Workers(), watch or Watch()
     measured: dict[str, Any] = {}
 
     def decide(recipe: Recipe, prepared: Prepared) -> Recipe:

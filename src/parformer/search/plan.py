@@ -17,6 +17,7 @@ import torch
 from parformer.blocks.base import find_block
 from parformer.data.batches import Tokens
 from parformer.errors import ConfigError
+from parformer.events import Watch
 from parformer.fields import check_names
 from parformer.recipe import Recipe
 from parformer.search.prices import (
@@ -31,7 +32,6 @@ from parformer.search.prices import (
 from parformer.search.session import SearchSession, Timetable, share_out, space_of
 from parformer.search.space import SearchSpace
 from parformer.train.distributed import Workers
-from parformer.train.loop import Watch
 from parformer.train.plan import RESERVE, decide
 from parformer.train.session import Session, make_batches, refuse_misfits, training_shape
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 from parformer.config import ModelConfig
 from parformer.costs import ModelCost
 from parformer.errors import ConfigError
+from parformer.events import Watch
 from parformer.fields import check_names, fit_fields
 from parformer.recipe import Recipe, read_recipe
 from parformer.search.genome import GenomeSpace
@@ -33,7 +34,6 @@ from parformer.search.proxies import (
 )
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text
-from parformer.train.loop import Silence
 from parformer.train.plan import fit_vocabulary
 
 
@@ -89,7 +89,7 @@ def make_quality(grading: Grading, like: ModelConfig) -> Quality:
 def trained_quality(grading: Grading, like: ModelConfig) -> Quality:
     """Candidates are trained for a while, all on the same text in the same order."""
     recipe = training_recipe(grading, like)
-    prepared = read_text(recipe, Workers(), Silence(), None, Path())
+    prepared = read_text(recipe, Workers(), Watch(), None, Path())
     recipe = fit_vocabulary(recipe, prepared.tokenizer, lambda text: None)
     if recipe.model.vocab_size != like.vocab_size:
         raise ConfigError(

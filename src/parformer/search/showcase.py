@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from parformer import __version__
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.events import Watch
 from parformer.measure.device import Receipt
 from parformer.measure.meter import Meter, Series, in_batches, measure_here
 from parformer.measure.models import step_words
 from parformer.pattern import Pattern
 from parformer.search.evolution import Plan
 from parformer.search.front import front, hypervolume, thin
-from parformer.search.gallery import Ended, Wanted, Watch, nothing_within
+from parformer.search.gallery import Ended, Wanted, nothing_within
 from parformer.search.objectives import Figures, countable
 from parformer.search.picking import Row, figure
 from parformer.search.quality import make_quality

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from parformer.errors import ConfigError, ParformerError
+from parformer.events import Watch
 from parformer.measure.device import Device
 from parformer.measure.meter import Meter, measure_here
 from parformer.search.gallery import (
@@ -20,7 +21,6 @@ from parformer.search.gallery import (
     NAME,
     Ended,
     Wanted,
-    Watch,
     default_storage,
     join_search,
     search_front,

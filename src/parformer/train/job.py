@@ -19,15 +19,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from parformer.costs import cost
 from parformer.data.corpora import find_corpus
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
 from parformer.durable import cache_folder
 from parformer.errors import ConfigError, CorpusError
+from parformer.evaluate.counting import References, references_of
+from parformer.events import Watch
 from parformer.recipe import Recipe
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
-from parformer.train.loop import Outcome, Silence, Watch, train
+from parformer.train.loop import Outcome, sample, train
 from parformer.train.plan import decide, fit_vocabulary
 from parformer.train.run import (
     agree,
@@ -49,13 +52,15 @@ def train_model(
     workers: Workers | None = None,
     watch: Watch | None = None,
     until: int | None = None,
+    beside: bool = False,
 ) -> Outcome:
     """Train by a recipe in a run folder; a run that is there already goes on.
 
     Without a recipe the run's own is followed. `chosen` names the fields that the caller set
     by hand, which a run must agree to. `until` stops after that step, to go on another time.
+    With `beside` the outcome also tells what counting reaches.
     """
-    workers, watch = workers or Workers(), watch or Silence()
+    workers, watch = workers or Workers(), watch or Watch()
 
     def settle(recipe: Recipe, prepared: Prepared) -> Recipe:
         tokens = prepared.splits["train"].tokens
@@ -70,7 +75,23 @@ def train_model(
                 f"the run {str(path)!r} holds a search; go on with: "
                 f"parformer search differentiable --run {path}"
             )
-        return train(recipe, prepared, path, workers=workers, watch=watch, until=until)
+        outcome = train(recipe, prepared, path, workers=workers, watch=watch, until=until)
+        if beside and workers.first and outcome.finished:
+            outcome = replace(outcome, beside=count_beside(recipe, prepared))
+        return outcome
+
+
+def count_beside(recipe: Recipe, prepared: Prepared) -> dict[str, References]:
+    """What counting reaches on the tokens that the model is scored on in the end."""
+    if not recipe.model.causal:  # a masked model sees both sides of what it guesses
+        return {}
+    limits = {"valid": recipe.train.evaluate_tokens, "test": recipe.train.final_tokens}
+    samples = {
+        split: sample(prepared.splits[split].tokens, limit)
+        for split, limit in limits.items()
+        if split in prepared.splits
+    }
+    return references_of(prepared, {s: tokens for s, tokens in samples.items() if len(tokens) > 1})
 
 
 @contextmanager
@@ -108,8 +129,32 @@ def running(
             recipe = settle(recipe, prepared)
             if workers.first:
                 start_run(path, recipe, prepared.tokenizer)
-        watch.about(recipe, prepared, path)
+        watch.training(in_a_line(recipe, prepared, path), unit_of(prepared.tokenizer))
         yield recipe, prepared
+
+
+def in_a_line(recipe: Recipe, prepared: Prepared, path: Path) -> str:
+    """What is about to be trained."""
+    train, search = recipe.train, recipe.search
+    text = (
+        f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
+        f"{recipe.data.corpus}, {train.steps:,} updates of {train.batch} × "
+        f"{train.tgt_len or recipe.model.step_len} tokens"
+    )
+    if search is not None:
+        layers = search.layers or len(recipe.model.pattern)
+        seeds = f"{search.seeds} {'seed' if search.seeds == 1 else 'seeds'}"
+        choices = f"{layers} layers choose from {search.choices}, {search.mode}"
+        return f"{choices}; {text}, {seeds}, run {path}"
+    return (
+        f"{recipe.model.pattern}  {cost(recipe.model).parameters:,} parameters, {text}, "
+        f"{train.optimizer} at {train.learning_rate:g}, {train.precision}, run {path}"
+    )
+
+
+def unit_of(tokenizer: Tokenizer) -> str:
+    """What people read losses in."""
+    return "bits" if tokenizer.kind in ("byte", "used-bytes", "character") else "perplexity"
 
 
 def read_text(

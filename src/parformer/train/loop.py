@@ -13,9 +13,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,9 @@ from torch import Tensor
 from parformer.data.batches import Tokens
 from parformer.data.tokens import Prepared
 from parformer.errors import FolderError, TrainingError
-from parformer.evaluate.counting import entropy
+from parformer.evaluate.counting import References, entropy
 from parformer.evaluate.perplexity import Score, evaluate
+from parformer.events import Watch
 from parformer.faults import failpoint
 from parformer.kernels import native
 from parformer.measure.device import describe_device, pinned_threads
@@ -43,39 +44,6 @@ PLACES = 64
 """Stretches that a sample of a text is taken in."""
 CHECKPOINT_SECONDS = 60.0
 """How often a run is saved when the recipe does not say."""
-
-
-class Watch(Protocol):
-    """Whoever wants to know how it goes: a progress bar, a notebook, nobody."""
-
-    def notice(self, text: str) -> None:
-        """Something worth a line."""
-
-    def preparing(self, what: str, share: float) -> None:
-        """Text is being fetched or tokenized, this share of it so far."""
-
-    def about(self, recipe: Recipe, prepared: Prepared, path: Path) -> None:
-        """Everything is decided."""
-
-    def start(self, step: int, steps: int) -> None:
-        """The loop begins, perhaps not for the first time."""
-
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """An update is done."""
-
-    def validated(self, step: int, score: Score) -> None:
-        """The valid split was looked at."""
-
-
-class Silence:
-    """Nobody watches."""
-
-    def notice(self, text: str) -> None: ...
-    def preparing(self, what: str, share: float) -> None: ...
-    def about(self, recipe: Recipe, prepared: Prepared, path: Path) -> None: ...
-    def start(self, step: int, steps: int) -> None: ...
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None: ...
-    def validated(self, step: int, score: Score) -> None: ...
 
 
 @dataclass(slots=True)
@@ -104,6 +72,8 @@ class Outcome:
     result: Mapping[str, Any]
     interrupted: bool = False
     """Whether somebody asked it to stop before it came to where it was to stop."""
+    beside: Mapping[str, References] = field(default_factory=dict)
+    """What counting reaches on the very tokens that each split's score is of, if asked for."""
 
 
 def train(
@@ -122,7 +92,7 @@ def train(
     With `until` it stops after that step, to go on another time; the schedule does not change.
     Other kinds of sessions, with journals of their own, train other things than a model.
     """
-    workers, watch, config = workers or Workers(), watch or Silence(), recipe.train
+    workers, watch, config = workers or Workers(), watch or Watch(), recipe.train
     done = read_result(path)
     if done is not None:
         return Outcome(int(done["steps"]), True, done)
@@ -226,7 +196,7 @@ class Journal:
             model = build_from(model.config, weights).to(workers.device)
         score = self.score(model, "valid", self.config.evaluate_tokens)
         self.metrics.add(step, {"valid_loss": score.to_dict()["loss"]})
-        self.watch.validated(step, score)
+        self.watch.validated(step, score.loss)
 
     def score(self, model: Model, split: str, limit: int) -> Score:
         text = self.prepared.splits[split]
