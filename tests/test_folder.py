@@ -23,8 +23,9 @@ from torch import Tensor
 
 import parformer as pf
 from parformer import folder
+from parformer.durable import JSON_LIMIT, sha256
 from parformer.errors import ConfigError, FolderError
-from parformer.folder import CONFIG, FORMAT, JSON_LIMIT, MANIFEST, WEIGHTS, sha256
+from parformer.folder import CONFIG, FORMAT, MANIFEST, WEIGHTS
 from parformer.model import Model, build, load
 from tests.conftest import lively, small_config
 from tests.test_model import EMBEDDINGS, FAMILIES, refused

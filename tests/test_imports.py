@@ -20,7 +20,7 @@ LEVELS = (
     ("errors", "faults", "durable", "events"),
     ("notation",),
     ("pattern",),
-    ("fields",),
+    ("fields", "records"),
     ("config",),
     ("recipe",),
     ("kernels",),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import stat
 from pathlib import Path
+from typing import Any
 
 from parformer.errors import FolderError
+
+JSON_LIMIT = 4 * 2**20
+"""No configuration, manifest or result of ours is larger."""
 
 
 def sync(path: Path) -> None:
@@ -45,6 +51,24 @@ def replace_file(path: Path, text: str) -> None:
         raise FolderError(
             f"could not write {str(path)!r} ({needed:,} bytes needed): {reason(error)}"
         ) from None
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """What a small file of ours holds; links, other files and broken ones are refused."""
+    try:
+        status = file.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise FolderError(f"{str(file)!r} is no plain file; copy the whole folder again")
+        if status.st_size > JSON_LIMIT:
+            raise FolderError(f"{str(file)!r} is too large to be a {file.name} of ours")
+        value = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise FolderError(f"cannot read {str(file)!r}: {reason(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{str(file)!r} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise FolderError(f"{str(file)!r} must hold a JSON object")
+    return value
 
 
 def reason(error: Exception) -> str:

@@ -6,12 +6,16 @@ against the fields, and a text from the command line becomes a value.
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
+import itertools
 import math
 import tomllib
 import typing
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from parformer.errors import ConfigError
@@ -36,6 +40,37 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
 @cache
 def field_types(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
+
+
+@cache
+def sentences(cls: type) -> dict[str, str]:
+    """What the source says of every field, in the text that stands below it.
+
+    >>> from parformer.recipe import DataConfig
+    >>> sentences(DataConfig)["tokenizer"]
+    'What a token is.'
+    """
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        file = inspect.getsourcefile(base)
+        if file is None:
+            continue
+        for node in ast.parse(Path(file).read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
+                found |= _below(node.body)
+    return found
+
+
+def _below(body: list[ast.stmt]) -> dict[str, str]:
+    found = {}
+    for field, text in itertools.pairwise(body):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(words))),
+            ):
+                found[name] = " ".join(words.split())
+    return found
 
 
 def fit_type(name: str, value: Any, hint: Any) -> Any:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -21,6 +21,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from parformer import durable
 from parformer.durable import reason, sha256, sync
 from parformer.errors import FolderError
 from parformer.faults import failpoint
@@ -28,8 +29,6 @@ from parformer.faults import failpoint
 FORMAT = "parformer-model-1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 MANIFEST = "manifest.json"
-JSON_LIMIT = 4 * 2**20
-"""No configuration or manifest of ours is larger."""
 
 Content: TypeAlias = bytes | Mapping[str, Tensor]
 """What a file holds: bytes, or tensors by name."""
@@ -185,17 +184,7 @@ def _is_ours(path: Path, form: str) -> bool:
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
-    file = path / name
-    try:
-        if file.is_symlink() or not stat.S_ISREG(file.stat().st_mode):
-            raise FolderError(f"{str(file)!r} is no plain file; copy the whole folder again")
-        if file.stat().st_size > JSON_LIMIT:
-            raise FolderError(f"{str(file)!r} is too large to be a {name} of ours")
-        value = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise FolderError(f"{str(path)!r} is no model folder: {name}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise FolderError(f"{str(file)!r} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise FolderError(f"{str(file)!r} must hold a JSON object")
-    return value
+    """A file of a folder that should be one of ours."""
+    if not os.path.lexists(path / name):
+        raise FolderError(f"{str(path)!r} is no model folder: {name}: No such file or directory")
+    return durable.read_json(path / name)

@@ -193,12 +193,12 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status is 0, or 2 for input that we cannot take."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = make_parser().parse_args(words)
-    arguments.command = shlex.join(["parformer", *words])
     try:
+        arguments = make_parser().parse_args(words)
+        arguments.command = shlex.join(["parformer", *words])
         arguments.act(arguments)
     except ParformerError as error:
-        print(f"parformer {arguments.verb}: {error}", file=sys.stderr)
+        print(f"parformer {words[0]}: {error}", file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
