@@ -99,9 +99,8 @@ def placements(corpus: str, root: Path) -> Iterator[tuple[str, str]]:
     for mode in ("soft", "sampled"):
         path = root / f"search-{mode}"
         run("search", "differentiable", "pocket-search", "--corpus", corpus, "--run", str(path),
-            "--steps", "20", "--set", "search.cycle=3", "--seeds", "2", "--retrain",
-            "--set", f"search.mode={mode}", "--set", "search.choices=rsfi",
-            "--set", "train.threads=1", *SMALL)  # fmt: skip
+            "--steps", "20", "--set", "search.cycle=3", "--seeds", "2", "--retrain", "--set", f"search.mode={mode}",
+            "--set", "search.choices=rsfi", "--set", "train.threads=1", *SMALL)  # fmt: skip
         found = json.loads((path / "search.json").read_text())
         yield f"search {mode}: patterns", hashed(sorted(patterns(found)))
         scores = {k: v for k, v in numbers(found) if k.endswith((".loss", ".perplexity"))}
@@ -111,7 +110,7 @@ def placements(corpus: str, root: Path) -> Iterator[tuple[str, str]]:
 def sizes(root: Path) -> Iterator[tuple[str, str]]:
     for sampler in ("lts", "nsga2"):
         path = root / f"sizes-{sampler}"
-        run("search", "pareto", "pocket-mixed", "--objectives", "quality,flops", "--run", str(path),
+        run("search", "pareto", "pocket", "--objectives", "quality,flops", "--run", str(path),
             "--sampler", sampler, "--population", "20", "--iterations", "4")  # fmt: skip
         found = json.loads((path / "pareto.json").read_text())
         yield f"sizes {sampler}: front", hashed(sorted(r["pattern"] for r in found["front"]))
