@@ -23,12 +23,12 @@ import torch
 
 from parformer.data.corpora import find_corpus
 from parformer.data.tokens import Prepared, prepare
-from parformer.durable import cache_folder
 from parformer.evaluate.counting import references_of
 from parformer.evaluate.perplexity import evaluate
 from parformer.measure.device import describe_device
 from parformer.model import build_from
 from parformer.recipe import Recipe, read_recipe
+from parformer.store.files import cache_folder
 from parformer.train.distributed import Workers
 from parformer.train.loop import sample
 from parformer.train.plan import find_kernels, fit_vocabulary

@@ -30,7 +30,7 @@ from inference import table
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.measure.device import Receipt
-from parformer.measure.meter import Step, in_batches
+from parformer.measure.readings import Step, in_batches
 from parformer.search.evolution import Plan
 from parformer.search.front import front, hypervolume, thin
 from parformer.search.gallery import Ended, Wanted, search_front

@@ -31,7 +31,7 @@ from parformer.kernels import native
 from parformer.kernels import recurrence as kernel
 from parformer.kernels.steps import step_by_step
 from parformer.measure import Comparison, Receipt, measure_latency
-from parformer.measure.kinds import KINDS, time_by_kind
+from parformer.measure.operations import KINDS, time_by_kind
 from parformer.model import Model
 from parformer.report.tables import duration
 from parformer.train.allocator import keep_memory

@@ -29,7 +29,7 @@ from inference import note, table, write
 from torch import Tensor, nn
 
 import parformer as pf
-from parformer.data.letters import Bytes
+from parformer.data.characters import Bytes
 from parformer.data.tokens import Prepared, Split
 from parformer.events import Watch
 from parformer.kernels import native

@@ -17,7 +17,8 @@ import parformer
 ROOT = Path(parformer.__file__).parent
 
 LEVELS = (
-    ("errors", "faults", "durable", "events"),
+    ("errors", "events"),
+    ("store",),
     ("notation",),
     ("pattern",),
     ("fields", "records"),
@@ -25,7 +26,6 @@ LEVELS = (
     ("recipe",),
     ("kernels",),
     ("blocks", "embedding"),
-    ("folder",),
     ("model", "costs", "convert"),
     ("data", "measure"),
     ("train", "evaluate", "generate"),
@@ -149,7 +149,7 @@ def test_every_module_is_looked_at() -> None:
         ({"parformer.pattern": "def late():\n    from parformer import config"}, "below"),
         ({"parformer.blocks.base": "from parformer.model import build"}, "below"),
         ({"parformer.blocks.base": "from ..model import build"}, "below"),
-        ({"parformer.folder": "from .model import load"}, "below"),
+        ({"parformer.store.folder": "from ..model import load"}, "below"),
         ({"parformer.search.space": "from parformer import report"}, "below"),
         ({"parformer.model": "from parformer import build"}, "from the top"),
         ({"parformer.model": "import parformer\nparformer.load"}, "from the top"),

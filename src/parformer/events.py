@@ -98,6 +98,9 @@ class Validated:
 Event: TypeAlias = Notice | Progress | Phase | Planned | Training | Started | Step | Validated
 Listener: TypeAlias = Callable[[Event], None]
 
+Preparing: TypeAlias = Callable[[str, float], None]
+"""Is told what goes on and which share of it is done, as `Watch.preparing` is."""
+
 
 def nobody(event: Event) -> None:
     """Looks on."""

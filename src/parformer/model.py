@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer import folder
 from parformer.blocks.base import Block, BlockState, Context, Linear, find_block, make_norm
 from parformer.blocks.sru import Recurrent
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.embedding import IGNORE, Embedding, Head, check_tokens, make_head
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
+from parformer.store import folder
 
 MAX_PARAMETERS = 2**40
 """More than anyone builds: beyond it a size is a slip of the pen, or hostile."""

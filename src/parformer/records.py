@@ -24,10 +24,10 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from parformer.durable import read_json, replace_file
 from parformer.errors import FolderError
 from parformer.fields import TYPE_NAMES, field_types
 from parformer.pattern import Pattern
+from parformer.store.files import read_json, replace_file
 
 
 class Record:

@@ -12,7 +12,7 @@ import pytest
 
 import parformer.train.run
 from parformer.cli import main
-from parformer.data.letters import Bytes
+from parformer.data.characters import Bytes
 from parformer.evaluate.perplexity import evaluate
 from parformer.model import build, load
 from parformer.recipe import DataConfig, Recipe

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parformer.cli import main
-from parformer.data.letters import Bytes
+from parformer.data.characters import Bytes
 from parformer.generate import Sampling, generate_text
 from parformer.model import build, load
 from tests.conftest import lively, small_config

@@ -30,7 +30,7 @@ COUNTED = f"{SMALL} --objectives quality,flops,state"
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARFORMER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("parformer.measure.meter.measure_here", FakeMeter())
+    monkeypatch.setattr("parformer.measure.readings.measure_here", FakeMeter())
     (tmp_path / "tiny.toml").write_text(SPACE)
     return tmp_path
 
@@ -77,7 +77,7 @@ def test_the_same_command_measures_nothing_twice(
 ) -> None:
     first = answer(SMALL, capsys)
     again = FakeMeter(stop_after=0)
-    monkeypatch.setattr("parformer.measure.meter.measure_here", again)
+    monkeypatch.setattr("parformer.measure.readings.measure_here", again)
     second = answer(SMALL, capsys)
     assert again.calls == 0
     assert first["front"] == second["front"]
@@ -86,10 +86,10 @@ def test_the_same_command_measures_nothing_twice(
 def test_ctrl_c_keeps_what_is_there(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parformer.measure.meter.measure_here", FakeMeter(stop_after=1))
+    monkeypatch.setattr("parformer.measure.readings.measure_here", FakeMeter(stop_after=1))
     assert say(SMALL) == 130
     assert f"go on with: parformer {SMALL}" in capsys.readouterr().err
-    monkeypatch.setattr("parformer.measure.meter.measure_here", FakeMeter())
+    monkeypatch.setattr("parformer.measure.readings.measure_here", FakeMeter())
     assert say(SMALL) == 0
 
 

@@ -22,9 +22,9 @@ import zstandard
 from parformer.data import Corpus, builtin, corpora, digests, find_corpus
 from parformer.data.digests import INDEX, Digests
 from parformer.data.overlap import overlaps
-from parformer.data.pieces import CHUNK, Piece, read_pieces
-from parformer.durable import cache_folder
+from parformer.data.reading import CHUNK, Piece, read_pieces
 from parformer.errors import CorpusError
+from parformer.store.files import cache_folder
 
 SPLITS = ("train", "valid", "test")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parformer.data import Corpus, find_corpus
 from parformer.data import overlap as module
 from parformer.data.overlap import Overlap, overlap, overlaps
-from parformer.data.pieces import Piece
+from parformer.data.reading import Piece
 from parformer.errors import CorpusError
 
 

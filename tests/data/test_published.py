@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from parformer.data import Corpus, corpora, download, find_corpus, published
+from parformer.data import Corpus, corpora, find_corpus, published
 from parformer.data.archives import unpack
 from parformer.data.published import LM1B, PUBLISHED, Published
 from parformer.errors import CorpusError
-from tests.data.test_download import Answer, Server
+from parformer.store import download
+from tests.store.test_download import Answer, Server
 
 SPLITS = ("train", "valid", "test")
 NAMES = pytest.mark.parametrize("name", PUBLISHED)

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parformer.data.bpe import Bpe, many_threads
-from parformer.data.letters import Bytes, Characters, UsedBytes, cutoffs_for
+from parformer.data.characters import Bytes, Characters, UsedBytes
 from parformer.data.text import PASSAGE, Count, passages
+from parformer.data.tokenizer import cutoffs_for
 from parformer.data.tokenizers import (
     KINDS,
     Tokenizer,

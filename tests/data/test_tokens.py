@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parformer.data import entries
-from parformer.data.letters import Bytes
+from parformer.data.characters import Bytes
 from parformer.data.tokenizers import KINDS, Tokenizer, read_tokenizer
 from parformer.data.tokens import Prepared, prepare
 from parformer.data.words import Words
 from parformer.errors import ConfigError, CorpusError, InputError
+from parformer.store import cache as entries
 from tests.data.test_tokenizers import Texts, join
 
 TRAIN = "the cat sat on the mat\n\nnaïve 戦場 cat\n" * 5

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from parformer.data.letters import Bytes, Characters, UsedBytes
+from parformer.data.characters import Bytes, Characters, UsedBytes
 from parformer.data.tokens import Prepared, prepare
 from parformer.data.words import Words
 from parformer.errors import ConfigError, InputError

@@ -17,7 +17,7 @@ from parformer.fitting import designing, desk
 from parformer.fitting.ask import Ask
 from parformer.fitting.job import fit_text
 from parformer.measure.device import Receipt
-from parformer.measure.meter import Reading, Readings, Step
+from parformer.measure.readings import Reading, Readings, Step
 
 WORDS = [
     "attention",

@@ -22,7 +22,7 @@ from parformer.fitting.finalists import (
     widths_of,
 )
 from parformer.fitting.sizing import LADDER, rung
-from parformer.measure.meter import Step
+from parformer.measure.readings import Step
 from parformer.pattern import Pattern, par
 
 BASE = rung(preset("pocket"), 64, 4)

@@ -13,14 +13,22 @@ import pytest
 
 from parformer.config import ModelConfig
 from parformer.errors import ConfigError, FolderError
+from parformer.events import Preparing
 from parformer.measure import profile as profile_module
 from parformer.measure.device import Device, Receipt, describe_device
 from parformer.measure.memory import peak_memory
-from parformer.measure.meter import REFERENCE, Reading, Readings, Step, measure_here, weights_bytes
-from parformer.measure.models import Progress, Reader
+from parformer.measure.models import Reader
 from parformer.measure.prediction import CONSTANT
 from parformer.measure.profile import BlockRange, Profile, Sizes, Spread, profile_device
-from parformer.measure.sizes import reference_of, tables_of
+from parformer.measure.readings import (
+    REFERENCE,
+    Reading,
+    Readings,
+    Step,
+    measure_here,
+    weights_bytes,
+)
+from parformer.measure.tables import reference_of, tables_of
 from parformer.model import build
 from parformer.pattern import BlockSpec
 
@@ -107,7 +115,7 @@ class Fake:
         return self.ends(config) + self.blocks(config)
 
     def __call__(
-        self, configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+        self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings:
         if len(self.asked) + 1 >= self.dies_at:
             raise KeyboardInterrupt
@@ -319,7 +327,7 @@ def test_a_single_whole_model_reports(tmp_path: Path) -> None:
 
 
 def count_memory(
-    configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+    configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
 ) -> Readings:
     """Real memory, without the trouble of taking times."""
     readings = []
@@ -545,7 +553,7 @@ def test_another_machine_may_measure(tmp_path: Path) -> None:
 
 def test_a_meter_that_leaves_a_model_out_is_refused(tmp_path: Path) -> None:
     def forgetful(
-        configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+        configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings:
         given = Fake()(configs, step)
         return replace(given, readings=given.readings[:-1])

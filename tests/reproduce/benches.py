@@ -8,9 +8,9 @@ from typing import Any
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.events import Preparing
 from parformer.measure.device import Receipt
-from parformer.measure.meter import Reading, Readings, Step
-from parformer.measure.models import Progress
+from parformer.measure.readings import Reading, Readings, Step
 from parformer.reproduce.workbench import Workbench
 
 HEAD = (
@@ -20,7 +20,7 @@ HEAD = (
 
 
 def pretend(
-    configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+    configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
 ) -> Readings:
     """Readings of models that nobody built."""
     readings: list[Reading] = []

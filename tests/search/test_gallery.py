@@ -15,8 +15,8 @@ from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.measure.device import Receipt
-from parformer.measure.meter import Reading, Readings, Step
 from parformer.measure.prediction import Accuracy, Spread
+from parformer.measure.readings import Reading, Readings, Step
 from parformer.search.evolution import Plan
 from parformer.search.front import front
 from parformer.search.gallery import Ended, Wanted, join_search, profile_words, search_front

@@ -10,7 +10,7 @@ import pytest
 
 from parformer.config import preset
 from parformer.errors import ConfigError
-from parformer.measure.meter import Readings, Step
+from parformer.measure.readings import Readings, Step
 from parformer.search.remote import RemoteMeter, serve
 from tests.search.test_gallery import FakeMeter, outcome, search, wish
 

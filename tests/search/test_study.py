@@ -217,7 +217,7 @@ def fork(wish: dict[str, Any]) -> int:
     try:
         os.environ["PARFORMER_FAILPOINT"] = wish.get("failpoint", "")
         # the same module again: whoever imported its function sees the new wish
-        importlib.reload(importlib.import_module("parformer.faults"))
+        importlib.reload(importlib.import_module("parformer.store.faults"))
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         labour(wish)
         status = 0

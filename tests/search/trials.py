@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from parformer import folder
 from parformer.blocks.base import (
     BLOCKS,
     Block,
@@ -35,6 +34,7 @@ from parformer.search import found, job, plan
 from parformer.search.plan import Pace
 from parformer.search.prices import Prices, Target, exact, read_target
 from parformer.search.session import SearchSession, space_of
+from parformer.store import folder
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.run import CHECKPOINTS, METRICS, RESULT

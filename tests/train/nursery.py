@@ -202,7 +202,7 @@ def watch(children: list[int], wish: dict[str, Any], began: float) -> list[tuple
 def live(wish: dict[str, Any], rank: int, place: Path) -> None:
     """A child's whole life; it never returns."""
     import parformer.cli
-    import parformer.faults
+    import parformer.store.faults
 
     status = 1
     try:
@@ -218,7 +218,7 @@ def live(wish: dict[str, Any], rank: int, place: Path) -> None:
                 }
             )
         # the same module again: whoever imported its function sees the new wish
-        importlib.reload(parformer.faults)
+        importlib.reload(parformer.store.faults)
         for number, kind in ((0, "in"), (1, "out"), (2, "err")):
             file = "/dev/null" if kind == "in" else place / f"{rank}.{kind}"
             handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from parformer import folder
 from parformer.errors import FolderError
+from parformer.store import folder
 from parformer.train import checkpoint as checkpoints
 from parformer.train.checkpoint import (
     Checkpoint,

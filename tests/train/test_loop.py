@@ -17,12 +17,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from parformer import folder
-from parformer.data.letters import UsedBytes
+from parformer.data.characters import UsedBytes
 from parformer.errors import FolderError, TrainingError
 from parformer.evaluate.perplexity import evaluate
 from parformer.events import Watch
 from parformer.model import State, load
+from parformer.store import folder
 from parformer.train import loop
 from parformer.train.distributed import Workers
 from parformer.train.loop import (

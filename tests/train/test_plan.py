@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parformer.data.letters import Bytes
+from parformer.data.characters import Bytes
 from parformer.kernels import native
 from parformer.recipe import Recipe, read_recipe
 from parformer.train import plan

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parformer.data.letters import Bytes
+from parformer.data.characters import Bytes
 from parformer.errors import ConfigError, FolderError
 from parformer.model import build
 from parformer.recipe import DataConfig, Recipe, SearchConfig, TrainConfig

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from parformer import folder
 from parformer.config import ModelConfig
-from parformer.data.letters import Bytes
+from parformer.data.characters import Bytes
 from parformer.data.tokens import Prepared, Split
 from parformer.events import Watch
 from parformer.recipe import DataConfig, Recipe, TrainConfig
+from parformer.store import folder
 from parformer.train.loop import Outcome, train
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, RESULT, start_run
 

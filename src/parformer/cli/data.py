@@ -105,7 +105,7 @@ def prepare_corpus(
     from parformer.data.overlap import overlaps
     from parformer.data.tokenizers import settings
     from parformer.data.tokens import prepare
-    from parformer.durable import cache_folder
+    from parformer.store.files import cache_folder
 
     kind, vocab_size = arguments.tokenizer or "byte", arguments.vocab_size or 0
     min_count = arguments.min_count or 0

@@ -125,7 +125,7 @@ def find_tokens(opened: Opened, corpus: str | None, local: str | None, progress:
     """The text to read in the model's own tokens: the run's, unless another one is named."""
     from parformer.data.corpora import find_corpus
     from parformer.data.tokens import prepare
-    from parformer.durable import cache_folder
+    from parformer.store.files import cache_folder
 
     if opened.tokenizer is None:
         raise ConfigError(

@@ -15,7 +15,7 @@ from parformer.events import Watch
 
 if TYPE_CHECKING:
     from parformer.measure.device import Device
-    from parformer.measure.meter import Meter
+    from parformer.measure.readings import Meter
     from parformer.search.gallery import Wanted
     from parformer.search.genome import GenomeSpace
 
@@ -149,10 +149,10 @@ def run_pareto(arguments: argparse.Namespace) -> None:
     path = arguments.run or Path("runs") / default_name(wanted.space)
     if arguments.run is None:
         arguments.command += f" --run {shlex.quote(str(path))}"
-    from parformer.durable import replace_file
     from parformer.report.pareto import front_table, pareto_page, verdict
     from parformer.search.showcase import showcase
     from parformer.search.teamwork import search_together
+    from parformer.store.files import replace_file
     from parformer.train.run import only_one
 
     make_room(path)
@@ -195,7 +195,7 @@ def run_pareto(arguments: argparse.Namespace) -> None:
 
 
 def read_wanted(arguments: argparse.Namespace) -> Wanted:
-    from parformer.measure.meter import Step
+    from parformer.measure.readings import Step
     from parformer.search.evolution import Plan
     from parformer.search.gallery import Wanted
     from parformer.search.genome import read_space
@@ -233,7 +233,7 @@ def meter_of(
     arguments: argparse.Namespace, wanted: Wanted, screen: Screen
 ) -> tuple[Meter, Device | None]:
     """Who measures, and if that is not this machine, which one it is."""
-    from parformer.measure.meter import measure_here
+    from parformer.measure.readings import measure_here
     from parformer.search.remote import RemoteMeter
 
     if arguments.measure_on == "here":
@@ -312,9 +312,9 @@ def add_pick(parser: argparse.ArgumentParser) -> None:
 
 
 def run_pick(arguments: argparse.Namespace) -> None:
-    from parformer.durable import replace_file
     from parformer.search.limits import in_words, read_limits
     from parformer.search.picking import figure, pick, picked_recipe, relative_limits
+    from parformer.store.files import replace_file
 
     found = read_found(arguments.run)
     limits = relative_limits(read_limits(arguments.limits), found)
@@ -351,7 +351,7 @@ def run_pick(arguments: argparse.Namespace) -> None:
 
 
 def read_found(run: Path) -> dict[str, Any]:
-    from parformer import folder
+    from parformer.store import folder
 
     if not (run / FOUND).is_file():
         raise FolderError(

@@ -169,9 +169,9 @@ def tell_list(arguments: argparse.Namespace, pages: Sequence[Page]) -> None:
 
 
 def finish(arguments: argparse.Namespace, results: Sequence[Result], folder: Path | None) -> None:
-    from parformer.durable import replace_file
     from parformer.report.page import Made
     from parformer.report.reproduced import reproduced_page
+    from parformer.store.files import replace_file
 
     studies = [result.to_dict() for result in results]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -209,8 +209,8 @@ def search_and_tell(
 
 
 def write_report(searched: Searched, path: Path) -> None:
-    from parformer.durable import replace_file
     from parformer.report.search import search_page
+    from parformer.store.files import replace_file
 
     replace_file(path / REPORT, search_page(searched.found))
 

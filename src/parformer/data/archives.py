@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from parformer.data.pieces import CHUNK, Progress, unreadable
+from parformer.data.reading import CHUNK, unreadable
 from parformer.errors import CorpusError
+from parformer.events import Preparing
 
 
 def check_archive(archive: Path, name: str, size: int, sha256: str) -> None:
@@ -43,7 +44,7 @@ def check_archive(archive: Path, name: str, size: int, sha256: str) -> None:
 
 
 def unpack(
-    archive: Path, members: Mapping[str, str], folder: Path, progress: Progress | None
+    archive: Path, members: Mapping[str, str], folder: Path, progress: Preparing | None
 ) -> None:
     """Copy the expected members, under the names given for them, into a new folder."""
     try:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.data.letters import Tokenizer, take
-from parformer.data.text import Progress, passages, place, read_utf8, to_utf8, watched
+from parformer.data.text import passages, place, read_utf8, to_utf8, watched
+from parformer.data.tokenizer import Tokenizer, take
 from parformer.errors import need
+from parformer.events import Preparing
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -69,7 +70,7 @@ class Bpe(Tokenizer):
 
     @classmethod
     def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Progress | None
+        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
     ) -> Self:
         tokenizers = need("tokenizers", extra="bpe")
         split = "train" if "train" in corpus.splits else corpus.splits[0]

@@ -21,18 +21,18 @@ from pathlib import Path
 from parformer.data import builtin
 from parformer.data.digests import Digests
 from parformer.data.files import is_pattern, is_text, matching_files, split_files, text_files
-from parformer.data.pieces import (
+from parformer.data.published import PUBLISHED, is_present, local_texts, published_texts
+from parformer.data.reading import (
     Piece,
-    Progress,
     is_compressed,
     plain_name,
     read_pieces,
     unreadable,
 )
-from parformer.data.published import PUBLISHED, is_present, local_texts, published_texts
 from parformer.data.splits import SPLITS, cut_points, share
-from parformer.durable import cache_folder
 from parformer.errors import CorpusError
+from parformer.events import Preparing
+from parformer.store.files import cache_folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +140,7 @@ def find_corpus(
     *,
     local: str | Path | None = None,
     cache: Path | None = None,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
     identity: str = "",
 ) -> Corpus:
     """The corpus of that name, or the text in that file, folder or pattern.
@@ -160,7 +160,7 @@ def find_corpus(
 
 
 def _find(
-    source: str, local: str | Path | None, cache: Path | None, progress: Progress | None
+    source: str, local: str | Path | None, cache: Path | None, progress: Preparing | None
 ) -> Corpus:
     if not source:
         raise CorpusError(f"name a corpus, file or folder; {_known()}")

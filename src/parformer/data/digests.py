@@ -17,7 +17,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from parformer.data.pieces import Piece, Progress, read_pieces, unreadable
+from parformer.data.reading import Piece, read_pieces, unreadable
+from parformer.events import Preparing
 
 INDEX = "digests.json"
 FORMAT = "parformer-digests-1"
@@ -42,7 +43,7 @@ class Facts:
 class Digests:
     """The index of one cache folder, read when it is first asked."""
 
-    def __init__(self, cache: Path, progress: Progress | None = None) -> None:
+    def __init__(self, cache: Path, progress: Preparing | None = None) -> None:
         self._file = cache / INDEX
         self._progress = progress
         self._records: dict[str, Facts] | None = None

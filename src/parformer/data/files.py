@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from parformer.data.pieces import Piece, plain_name, read_pieces, unreadable
+from parformer.data.reading import Piece, plain_name, read_pieces, unreadable
 from parformer.data.splits import split_word
 from parformer.errors import CorpusError
 

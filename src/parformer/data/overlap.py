@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parformer.data.corpora import Corpus
-from parformer.data.entries import keep
-from parformer.data.pieces import Progress
 from parformer.errors import CorpusError
+from parformer.events import Preparing
+from parformer.store.cache import keep
 
 WINDOW = 50
 """Bytes that are the same by chance only in what everybody writes."""
@@ -59,7 +59,7 @@ class Overlap:
         return self.shared > WARN
 
 
-def overlaps(corpus: Corpus, progress: Progress | None = None) -> dict[str, Overlap]:
+def overlaps(corpus: Corpus, progress: Preparing | None = None) -> dict[str, Overlap]:
     """How much of valid and test stands in train; nothing where there is no train.
 
     It is worked out once for a text and kept in the cache beside its tokens.
@@ -84,7 +84,7 @@ def overlaps(corpus: Corpus, progress: Progress | None = None) -> dict[str, Over
         return measured()
 
 
-def _measure(corpus: Corpus, split: str, progress: Progress | None) -> Overlap:
+def _measure(corpus: Corpus, split: str, progress: Preparing | None) -> Overlap:
     held_out, chunks = bytearray(), corpus.chunks(split)
     while len(held_out) < LOOKED_AT and (chunk := next(chunks, b"")):
         held_out += chunk

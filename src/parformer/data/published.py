@@ -13,10 +13,11 @@ from pathlib import Path
 
 from parformer.data.archives import check_archive, unpack
 from parformer.data.digests import Digests
-from parformer.data.download import WAY_OUT, fetch
 from parformer.data.files import inside, split_files
-from parformer.data.pieces import Piece, Progress, unreadable
+from parformer.data.reading import Piece, unreadable
 from parformer.errors import CorpusError
+from parformer.events import Preparing
+from parformer.store.download import WAY_OUT, fetch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +165,7 @@ def is_present(corpus: Published, cache: Path) -> bool:
     return all((folder / _flat(name)).is_file() for name in corpus.wanted)
 
 
-def published_texts(corpus: Published, cache: Path, progress: Progress | None) -> Texts:
+def published_texts(corpus: Published, cache: Path, progress: Preparing | None) -> Texts:
     """A published corpus from the cache, downloaded first where it is not there."""
     if not is_present(corpus, cache):
         archive = _download(corpus, cache / "downloads" / corpus.archive, progress)
@@ -174,7 +175,7 @@ def published_texts(corpus: Published, cache: Path, progress: Progress | None) -
 
 
 def local_texts(
-    corpus: Published, local: Path, cache: Path, digests: Digests, progress: Progress | None
+    corpus: Published, local: Path, cache: Path, digests: Digests, progress: Preparing | None
 ) -> Texts:
     """A published corpus from a copy of the user's: archive, text or folder."""
     local = local.expanduser()
@@ -272,7 +273,7 @@ def _checked(corpus: Published, texts: Texts, digests: Digests) -> Texts:
     return texts
 
 
-def _download(corpus: Published, archive: Path, progress: Progress | None) -> Path:
+def _download(corpus: Published, archive: Path, progress: Preparing | None) -> Path:
     failure: CorpusError | None = None
     for address in corpus.addresses:
         try:
@@ -285,6 +286,6 @@ def _download(corpus: Published, archive: Path, progress: Progress | None) -> Pa
     raise failure
 
 
-def _unpack(corpus: Published, archive: Path, cache: Path, progress: Progress | None) -> None:
+def _unpack(corpus: Published, archive: Path, cache: Path, progress: Preparing | None) -> None:
     members = {name: _flat(name) for name in corpus.wanted}
     unpack(archive, members, unpacked_folder(corpus, cache), progress)

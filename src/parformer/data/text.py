@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from parformer.errors import CorpusError, InputError
+from parformer.events import Preparing
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
 
-Progress = Callable[[str, float], None]
-"""Is told what goes on and which share of it is done."""
 
 PASSAGE = 2**16
 """A passage has no more characters."""
@@ -109,7 +108,7 @@ class Count:
         self._last = text[-1]
 
 
-def watched(corpus: Corpus, split: str, doing: str, progress: Progress | None) -> Iterator[bytes]:
+def watched(corpus: Corpus, split: str, doing: str, progress: Preparing | None) -> Iterator[bytes]:
     """A split's chunks, while `progress` hears how far they have been read."""
     size, read = corpus.size(split), 0
     try:

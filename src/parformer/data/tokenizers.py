@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parformer.data.bpe import VOCAB_SIZE, Bpe
-from parformer.data.letters import FORMAT, Bytes, Characters, Tokenizer, UsedBytes
-from parformer.data.text import Progress
+from parformer.data.characters import Bytes, Characters, UsedBytes
+from parformer.data.tokenizer import FORMAT, Tokenizer
 from parformer.data.words import Words
 from parformer.errors import ConfigError, FolderError
+from parformer.events import Preparing
 from parformer.fields import check_names, need_at_least
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def train_tokenizer(
     *,
     vocab_size: int = 0,
     min_count: int = 0,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
 ) -> Tokenizer:
     """A corpus's tokenizer of this kind; the same corpus and settings give the same one.
 

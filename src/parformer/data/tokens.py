@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.data.entries import Facts, digest, keep
-from parformer.data.text import Count, Progress, place, watched
+from parformer.data.text import Count, place, watched
 from parformer.data.tokenizers import (
     TOKENIZER,
     Tokenizer,
@@ -27,6 +26,8 @@ from parformer.data.tokenizers import (
     train_tokenizer,
 )
 from parformer.errors import ConfigError, CorpusError, FolderError
+from parformer.events import Preparing
+from parformer.store.cache import Facts, digest, keep
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -67,7 +68,7 @@ def prepare(
     min_count: int = 0,
     tokenizer: Tokenizer | None = None,
     cache: Path,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
 ) -> Prepared:
     """The tokens of a corpus, from the folder `tokens` of the cache if they are there.
 
@@ -101,7 +102,7 @@ def prepare(
 
 
 def _trained(
-    corpus: Corpus, identity: str, chosen: Facts, cache: Path, progress: Progress | None
+    corpus: Corpus, identity: str, chosen: Facts, cache: Path, progress: Preparing | None
 ) -> Tokenizer:
     """The corpus's own tokenizer, from the cache if it is there."""
     if chosen["kind"] == "byte":
@@ -123,7 +124,7 @@ def _trained(
 
 
 def _write(
-    beside: Path, corpus: Corpus, split: str, tokenizer: Tokenizer, progress: Progress | None
+    beside: Path, corpus: Corpus, split: str, tokenizer: Tokenizer, progress: Preparing | None
 ) -> Facts:
     """One split's file, and the measure of its text."""
     count, total = Count(), 0

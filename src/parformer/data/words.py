@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.data.letters import Tokenizer, cutoffs_for, need_utf8, take
-from parformer.data.text import Progress, passages, place, read_utf8, to_utf8, watched
+from parformer.data.text import passages, place, read_utf8, to_utf8, watched
+from parformer.data.tokenizer import Tokenizer, cutoffs_for, need_utf8, take
+from parformer.events import Preparing
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -71,7 +72,7 @@ class Words(Tokenizer):
 
     @classmethod
     def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Progress | None
+        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
     ) -> Self:
         split = "train" if "train" in corpus.splits else corpus.splits[0]
         counts: Counter[str] = Counter()

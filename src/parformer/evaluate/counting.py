@@ -29,13 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parformer.data.batches import Tokens
-from parformer.data.entries import digest, keep
-from parformer.data.letters import Bytes, Tokenizer, UsedBytes
+from parformer.data.characters import Bytes, UsedBytes
+from parformer.data.tokenizer import Tokenizer
 from parformer.data.tokens import Prepared
-from parformer.durable import cache_folder
 from parformer.errors import InputError
 from parformer.evaluate.perplexity import as_stream
 from parformer.fields import need_at_least
+from parformer.store.cache import digest, keep
+from parformer.store.files import cache_folder
 
 FORMAT = "parformer-references-1"
 ORDERS = 8

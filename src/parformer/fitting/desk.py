@@ -15,7 +15,7 @@ from parformer.fitting.ask import FAMILIES, Ask
 from parformer.fitting.notes import Notes, Result
 from parformer.fitting.timetable import counted, plan
 from parformer.fitting.trainings import EVALUATED, LOOKS, TESTED, Trainings
-from parformer.measure.meter import Meter, Step, measure_here
+from parformer.measure.readings import Meter, Step, measure_here
 from parformer.recipe import Recipe
 from parformer.search.objectives import Figures, countable
 from parformer.train.distributed import Workers

@@ -17,7 +17,7 @@ import numpy as np
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.events import Watch
-from parformer.measure.meter import Readings, Step
+from parformer.measure.readings import Readings, Step
 from parformer.pattern import BlockSpec, Pattern, par
 from parformer.search.evolution import Plan
 from parformer.search.front import front

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parformer import folder
-from parformer.durable import sync
 from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.desk import BASELINE, Desk
 from parformer.fitting.trainings import TESTED, last_validation, read_curves
 from parformer.generate import Sampling, generate_text
 from parformer.model import load
+from parformer.store import folder
+from parformer.store.files import sync
 from parformer.train.loop import sample
 from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from parformer import folder
-from parformer.durable import replace_file
 from parformer.errors import FolderError, ParformerError, Stopped
 from parformer.events import Watch
 from parformer.fitting import contest, designing
@@ -22,8 +20,10 @@ from parformer.fitting.ask import Ask
 from parformer.fitting.desk import Desk
 from parformer.fitting.notes import FILE, Notes, Result
 from parformer.fitting.result import FOUND, REPORT, conclude
-from parformer.measure.meter import Meter, measure_here
+from parformer.measure.readings import Meter, measure_here
 from parformer.report.fit import fit_page
+from parformer.store import folder
+from parformer.store.files import replace_file
 from parformer.train.allocator import keep_memory
 from parformer.train.run import LOCK, only_one
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from parformer import folder
-from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError
-from parformer.faults import failpoint
 from parformer.fitting.ask import Ask
+from parformer.store import folder
+from parformer.store.faults import failpoint
+from parformer.store.files import replace_file
 
 FILE = "fit-notes.json"
 FORMAT = "parformer-fit-notes-1"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from parformer import __version__, folder
+from parformer import __version__
 from parformer.config import ModelConfig
 from parformer.data.overlap import WARN
 from parformer.fitting.ask import NO_MORE
@@ -33,6 +33,7 @@ from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.statistics import compare as compare_times
 from parformer.report.fit_rows import quality_told
 from parformer.search.job import FOUND as SEARCHED
+from parformer.store import folder
 from parformer.train.run import CONFIG, RESULT
 
 FORMAT = "parformer-fit-1"

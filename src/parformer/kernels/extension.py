@@ -22,7 +22,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from parformer.durable import cache_folder, sync
+from parformer.store.files import cache_folder, sync
 
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (

@@ -14,9 +14,9 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from parformer.durable import cache_folder, replace_file
 from parformer.errors import FolderError
 from parformer.kernels.extension import describe_cpu
+from parformer.store.files import cache_folder, replace_file
 
 SWITCH, WITHOUT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 TRIAL = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); assert (x @ x)[0, 0] == 64"

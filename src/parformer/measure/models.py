@@ -7,7 +7,7 @@ evaluation runs it. Costs are exact, times are medians of interleaved rounds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from parformer.config import ModelConfig
 from parformer.costs import ModelCost, cost, step_shape
 from parformer.embedding import token_shares
 from parformer.errors import ConfigError
+from parformer.events import Preparing
 from parformer.measure.device import pinned_threads
 from parformer.measure.latency import Comparison, measure_latency
 from parformer.measure.memory import PeakMemory, peak_memory
@@ -36,9 +37,6 @@ LONG = 0.05
 
 PIECE = 1 << 18
 """Random weights that a stand-in repeats."""
-
-Progress = Callable[[str, float], None]
-"""Told what is going on and the finished share of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ def measure_models(
     packed: bool = False,
     standing: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
 ) -> MeasuredModels:
     """Build every model with random weights and measure one step of each, interleaved.
 

@@ -22,11 +22,11 @@ from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.errors import FolderError, ParformerError
 from parformer.fields import check_names
+from parformer.measure.cache import refuse_elsewhere
 from parformer.measure.device import Device, Receipt, describe_device
 from parformer.measure.grid import Grid, Surface
-from parformer.measure.logbook import refuse_elsewhere
-from parformer.measure.meter import Step, read_receipt
-from parformer.measure.sizes import (
+from parformer.measure.readings import Step, read_receipt
+from parformer.measure.tables import (
     IDENTITY,
     Table,
     block_features,

@@ -19,11 +19,13 @@ import numpy as np
 import parformer
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.durable import cache_folder
+from parformer.events import Preparing
+from parformer.measure.cache import Logbook, digest, facts, model_key
 from parformer.measure.device import Device, describe_device
 from parformer.measure.grid import Grid, Place, Surface, fit
-from parformer.measure.logbook import Logbook, digest, facts, model_key
-from parformer.measure.meter import (
+from parformer.measure.models import step_words
+from parformer.measure.prediction import CONSTANT, Accuracy, Priced, Profile, Spread
+from parformer.measure.readings import (
     REFERENCE,
     Meter,
     Reading,
@@ -33,9 +35,7 @@ from parformer.measure.meter import (
     part_of,
     weights_bytes,
 )
-from parformer.measure.models import Progress, step_words
-from parformer.measure.prediction import CONSTANT, Accuracy, Priced, Profile, Spread
-from parformer.measure.sizes import (
+from parformer.measure.tables import (
     ENDS,
     IDENTITY,
     BlockRange,
@@ -53,6 +53,7 @@ from parformer.measure.sizes import (
     tables_of,
 )
 from parformer.pattern import BlockSpec, Pattern
+from parformer.store.files import cache_folder
 
 __all__ = ["Accuracy", "BlockRange", "Profile", "Sizes", "Spread", "profile_device"]
 
@@ -90,7 +91,7 @@ def profile_device(
     device: Device | None = None,
     folder: Path | None = None,
     whole: Sequence[ModelConfig] = (),
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
     again: bool = False,
 ) -> Profile:
     """Measure block costs, or take them from where an earlier call left them.
@@ -133,7 +134,7 @@ class Survey:
     meter: Meter
     log: Logbook
     whole: Sequence[ModelConfig]
-    progress: Progress | None
+    progress: Preparing | None
 
     @property
     def step(self) -> Step:

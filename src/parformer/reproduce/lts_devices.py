@@ -11,7 +11,7 @@ from typing import Any
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.evaluate.perplexity import exp
-from parformer.measure.meter import Reading
+from parformer.measure.readings import Reading
 from parformer.reproduce.lts_counts import architecture
 from parformer.reproduce.published import printed_models
 from parformer.reproduce.registry import study

@@ -5,8 +5,8 @@ from __future__ import annotations
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost, step_shape
 from parformer.measure.device import pinned_threads
-from parformer.measure.kinds import KINDS, time_by_kind
 from parformer.measure.models import Reader
+from parformer.measure.operations import KINDS, time_by_kind
 from parformer.model import build
 from parformer.recipe import read_recipe
 from parformer.reproduce.registry import study

@@ -19,10 +19,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from parformer import folder as folders
 from parformer.costs import cost
 from parformer.data.tokens import Prepared
-from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError, Stopped
 from parformer.evaluate.counting import references_of
 from parformer.measure.device import pinned_threads
@@ -32,6 +30,8 @@ from parformer.measure.statistics import compare
 from parformer.recipe import DataConfig, Recipe, read_recipe
 from parformer.reproduce.study import Ours
 from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread
+from parformer.store import folder as folders
+from parformer.store.files import replace_file
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text, train_model
 from parformer.train.loop import sample

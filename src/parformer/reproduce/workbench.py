@@ -16,8 +16,9 @@ import torch
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.errors import ConfigError
-from parformer.events import Watch
-from parformer.measure.meter import (
+from parformer.events import Preparing, Watch
+from parformer.measure.models import PLACEMENT, step_words
+from parformer.measure.readings import (
     Meter,
     Reading,
     Readings,
@@ -26,7 +27,6 @@ from parformer.measure.meter import (
     in_batches,
     measure_here,
 )
-from parformer.measure.models import PLACEMENT, Progress, step_words
 from parformer.measure.statistics import compare
 from parformer.reproduce.study import Ours
 from parformer.search.rankings import FEWEST
@@ -70,7 +70,7 @@ class Workbench:
     """Models of the table that are built, where they have to be; 0 means the study's own number."""
     threads: int = field(default_factory=torch.get_num_threads)
     meter: Meter = measure_here
-    progress: Progress | None = None
+    progress: Preparing | None = None
     watch: Watch = field(default_factory=Watch)
     receipt: str = ""
     """Of what was measured last."""

@@ -20,8 +20,8 @@ from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.events import Watch
 from parformer.measure.device import Device
-from parformer.measure.meter import Meter, Readings, Step, measure_here
 from parformer.measure.profile import BlockRange, Profile, Sizes, profile_device
+from parformer.measure.readings import Meter, Readings, Step, measure_here
 from parformer.search.evolution import Plan, Scored, make_sampler
 from parformer.search.genome import Genome, GenomeSpace, read_space
 from parformer.search.limits import Limit, as_option, excess, in_words

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from parformer import folder
 from parformer.data.tokens import Prepared
-from parformer.durable import replace_file
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.evaluate.counting import References, entropy, references_of
 from parformer.events import Watch
@@ -34,6 +32,8 @@ from parformer.search.plan import (
 )
 from parformer.search.prices import Prices
 from parformer.search.session import SearchSession, space_of
+from parformer.store import folder
+from parformer.store.files import replace_file
 from parformer.train.distributed import Workers
 from parformer.train.job import running, train_model
 from parformer.train.loop import Outcome, sample, train

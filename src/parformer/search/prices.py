@@ -28,9 +28,10 @@ from parformer.blocks.base import find_block
 from parformer.config import ModelConfig
 from parformer.costs import cost, step_shape
 from parformer.errors import ConfigError, FolderError
+from parformer.events import Preparing
 from parformer.fields import check_names, fit_fields
 from parformer.measure.latency import measure_latency
-from parformer.measure.models import Progress, Reader, step_words
+from parformer.measure.models import Reader, step_words
 from parformer.model import build
 from parformer.notation import shown
 from parformer.pattern import BlockSpec, Pattern
@@ -158,7 +159,7 @@ def measured(
     *,
     threads: int | None = None,
     rounds: int = 40,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
 ) -> Prices:
     """Prices in nanoseconds of the same step, timed here.
 

@@ -17,10 +17,10 @@ from typing import Any, Self
 
 from parformer.config import ModelConfig
 from parformer.errors import ParformerError
+from parformer.events import Preparing
+from parformer.measure.cache import refuse_elsewhere
 from parformer.measure.device import describe_device
-from parformer.measure.logbook import refuse_elsewhere
-from parformer.measure.meter import Meter, Readings, Step, measure_here
-from parformer.measure.models import Progress
+from parformer.measure.readings import Meter, Readings, Step, measure_here
 from parformer.search.storage import SEAL, Lines, seal, unseal
 
 
@@ -35,7 +35,7 @@ class Remembered:
         }
 
     def __call__(
-        self, configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+        self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings:
         models = [[name, config.to_dict()] for name, config in configs.items()]
         text = json.dumps([models, step.to_dict()], sort_keys=True)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 
 from parformer.config import ModelConfig, preset
 from parformer.errors import ConfigError
+from parformer.events import Preparing
 from parformer.measure.device import Device
-from parformer.measure.meter import Meter, Readings, Step, measure_here
-from parformer.measure.models import Progress
+from parformer.measure.readings import Meter, Readings, Step, measure_here
 from parformer.search.study import Outcome, Record, Study, join_study, open_study, study_names, work
 
 PREFIX = "measuring"
@@ -36,7 +36,7 @@ class RemoteMeter:
         self._told = False
 
     def __call__(
-        self, configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+        self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings:
         job = {
             "configs": {name: config.to_dict() for name, config in configs.items()},

@@ -22,8 +22,8 @@ from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.events import Watch
 from parformer.measure.device import Receipt
-from parformer.measure.meter import Meter, Series, in_batches, measure_here
 from parformer.measure.models import step_words
+from parformer.measure.readings import Meter, Series, in_batches, measure_here
 from parformer.pattern import Pattern
 from parformer.search.evolution import Plan
 from parformer.search.front import front, hypervolume, thin

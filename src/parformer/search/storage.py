@@ -34,8 +34,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from parformer.durable import reason, sync
 from parformer.errors import ConfigError, FolderError, MissingExtra, ParformerError, need
+from parformer.store.files import reason, sync
 
 if TYPE_CHECKING:
     import optuna

@@ -36,7 +36,6 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from parformer.errors import ConfigError, FolderError, ParformerError
-from parformer.faults import failpoint
 from parformer.search.storage import (
     SEAL,
     Address,
@@ -50,6 +49,7 @@ from parformer.search.storage import (
     translated,
     unseal,
 )
+from parformer.store.faults import failpoint
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy

@@ -15,7 +15,7 @@ from pathlib import Path
 from parformer.errors import ConfigError, ParformerError
 from parformer.events import Watch
 from parformer.measure.device import Device
-from parformer.measure.meter import Meter, measure_here
+from parformer.measure.readings import Meter, measure_here
 from parformer.search.gallery import (
     DATABASE,
     NAME,

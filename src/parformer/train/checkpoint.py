@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from parformer import folder
 from parformer.errors import FolderError
-from parformer.faults import failpoint
+from parformer.store import folder
+from parformer.store.faults import failpoint
 
 FORMAT = "parformer-checkpoint-1"
 WEIGHTS, OPTIMIZER, MEMORY = "weights.safetensors", "optimizer.safetensors", "memory.safetensors"

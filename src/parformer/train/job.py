@@ -23,11 +23,11 @@ from parformer.costs import cost
 from parformer.data.corpora import find_corpus
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
-from parformer.durable import cache_folder
 from parformer.errors import ConfigError, CorpusError
 from parformer.evaluate.counting import References, references_of
 from parformer.events import Watch
 from parformer.recipe import Recipe
+from parformer.store.files import cache_folder
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
 from parformer.train.loop import Outcome, sample, train

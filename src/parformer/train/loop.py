@@ -27,11 +27,11 @@ from parformer.errors import FolderError, TrainingError
 from parformer.evaluate.counting import References, entropy
 from parformer.evaluate.perplexity import Score, evaluate
 from parformer.events import Watch
-from parformer.faults import failpoint
 from parformer.kernels import native
 from parformer.measure.device import describe_device, pinned_threads
 from parformer.model import Model, build_from
 from parformer.recipe import Recipe, TrainConfig
+from parformer.store.faults import failpoint
 from parformer.train import checkpoint as checkpoints
 from parformer.train import plateau
 from parformer.train.distributed import Workers, whole_weights

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from parformer.durable import reason
 from parformer.errors import FolderError
+from parformer.store.files import reason
 
 
 class Metrics:

@@ -19,12 +19,12 @@ from typing import Any
 
 import tomli_w
 
-from parformer import folder
 from parformer.config import SECTIONS, read_tables
 from parformer.data.tokenizers import Tokenizer, read_tokenizer
-from parformer.durable import reason, replace_file
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.recipe import Recipe
+from parformer.store import folder
+from parformer.store.files import reason, replace_file
 
 CONFIG, TOKENIZER, METRICS, RESULT = "config.toml", "tokenizer.json", "metrics.jsonl", "result.json"
 CHECKPOINTS, MODEL, LOCK = "checkpoints", "model", ".lock"

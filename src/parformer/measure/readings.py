@@ -24,10 +24,11 @@ from parformer.blocks.base import Shape
 from parformer.config import ModelConfig
 from parformer.costs import cost, step_shape
 from parformer.errors import ConfigError, FolderError, ParformerError
+from parformer.events import Preparing
 from parformer.fields import check_names
 from parformer.measure.device import Device, Receipt, pinned_threads
 from parformer.measure.grid import settle
-from parformer.measure.models import PLACEMENT, PRECISIONS, Progress, measure_models
+from parformer.measure.models import PLACEMENT, PRECISIONS, measure_models
 from parformer.measure.statistics import compare, median_interval
 
 MOST_BYTES = 4 << 30
@@ -173,12 +174,12 @@ class Meter(Protocol):
     """Measures models side by side; the first is what ratios are about."""
 
     def __call__(
-        self, configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+        self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings: ...
 
 
 def measure_here(
-    configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+    configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
 ) -> Readings:
     """On this machine. All models are alive at once, so give few: `in_batches` cuts many."""
     with pinned_threads(step.threads):
@@ -224,7 +225,7 @@ def in_batches(
     *,
     reference: ModelConfig,
     most_bytes: int = MOST_BYTES,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
 ) -> Series:
     """Measure many models, few at a time.
 
@@ -294,14 +295,14 @@ def weights_bytes(config: ModelConfig, step: Step) -> int:
     return cost(config, tgt_len=1, mem_len=0).parameters * step.weight_bytes
 
 
-def part_of(progress: Progress | None, start: float, share: float) -> Progress | None:
+def part_of(progress: Preparing | None, start: float, share: float) -> Preparing | None:
     """What one of several jobs tells, as a part of the whole."""
     if progress is None:
         return None
     return partial(_tell, progress, start, share)
 
 
-def _tell(progress: Progress, start: float, share: float, what: str, done: float) -> None:
+def _tell(progress: Preparing, start: float, share: float, what: str, done: float) -> None:
     progress(what, start + share * done)
 
 

@@ -1,6 +1,5 @@
 """Which token is each byte, and which each character?
 
-The common shape of all tokenizers, and those whose tokens are as small as text gets.
 Characters are ordered as Transformer-XL orders text8's: by falling frequency over all
 splits. Unlike its preparation of enwik8, which drops the line ends and so has 204 symbols,
 nothing is left out here.
@@ -11,97 +10,21 @@ nothing is left out here.
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.data.text import Progress, place, read_utf8, to_utf8, watched
+from parformer.data.text import place, read_utf8, to_utf8, watched
+from parformer.data.tokenizer import Tokenizer, cutoffs_for, need_utf8, take
 from parformer.errors import CorpusError, InputError
+from parformer.events import Preparing
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
 
-FORMAT = "parformer-tokenizer-1"
 CODE_POINTS = 0x110000
-ADAPTIVE = ((25_000, 19_997), (50_000, 39_997), (200_000, 199_997))
-"""From how many words on a cutoff is worth its cluster; all three are NVIDIA's for WikiText-103."""
-
-
-class Tokenizer(ABC):
-    """Text to tokens and back; two are equal if they are written alike."""
-
-    kind: ClassVar[str]
-    """Its name on the command line and in `tokenizer.json`."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """How many tokens there are; they are numbered from 0."""
-
-    @abstractmethod
-    def encode(self, text: str) -> list[int]:
-        """A text as tokens, nothing added at its end."""
-
-    @abstractmethod
-    def encode_chunks(
-        self, chunks: Iterable[bytes], where: str = "the text"
-    ) -> Iterator[NDArray[Any]]:
-        """A stream as tokens; where its chunks are cut, even inside a character, has no effect."""
-
-    @abstractmethod
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Tokens as text; bytes that are no UTF-8 become U+FFFD."""
-
-    @classmethod
-    @abstractmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Progress | None
-    ) -> Self:
-        """The tokenizer of a corpus."""
-
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read `to_dict`'s answer back; a ValueError says what is wrong with it."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """All that this tokenizer was taught."""
-
-    @property
-    def cutoffs(self) -> tuple[int, ...]:
-        """Where an adaptive vocabulary would be cut; none unless common tokens come first."""
-        return ()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The smallest type that all tokens fit into."""
-        return np.dtype("u1" if self.size <= 2**8 else "<u2" if self.size <= 2**16 else "<i4")
-
-    def to_json(self) -> str:
-        values = {"format": FORMAT, "kind": self.kind, **self.to_dict()}
-        return json.dumps(values, ensure_ascii=False)
-
-    def numbers(self, tokens: Iterable[int]) -> list[int]:
-        """The tokens as plain numbers, once all are known to be in the vocabulary."""
-        numbers = [int(token) for token in tokens]
-        for number in numbers:
-            if not 0 <= number < self.size:
-                raise InputError(f"token {number} is outside the vocabulary of {self.size:,}")
-        return numbers
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tokenizer) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash(self.to_json())
-
-    def __repr__(self) -> str:
-        return f"<{self.kind} tokenizer of {self.size:,}>"
 
 
 class Bytes(Tokenizer):
@@ -127,7 +50,7 @@ class Bytes(Tokenizer):
 
     @classmethod
     def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Progress | None
+        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
     ) -> Self:
         return cls()
 
@@ -177,7 +100,7 @@ class UsedBytes(Tokenizer):
 
     @classmethod
     def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Progress | None
+        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
     ) -> Self:
         seen = np.zeros(256, bool)
         for split in corpus.splits:
@@ -249,7 +172,7 @@ class Characters(Tokenizer):
 
     @classmethod
     def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Progress | None
+        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
     ) -> Self:
         counts = np.zeros(CODE_POINTS, np.int64)
         for split in corpus.splits:
@@ -279,31 +202,5 @@ class Characters(Tokenizer):
         return {"characters": self.characters, "unknown": self.unknown}
 
 
-def cutoffs_for(size: int) -> tuple[int, ...]:
-    """Cutoffs for a vocabulary in order of falling frequency; none below 25,000 tokens.
-
-    >>> cutoffs_for(267_735), cutoffs_for(33_278), cutoffs_for(10_000)
-    ((19997, 39997, 199997), (19997,), ())
-    """
-    return tuple(cutoff for least, cutoff in ADAPTIVE if size > least)
-
-
 def code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), "<u4")
-
-
-def take(values: Mapping[str, Any], **types: type) -> list[Any]:
-    """The values of exactly these names and types."""
-    if set(values) != set(types):
-        raise ValueError(f"it must have {', '.join(sorted(types)) or 'nothing more'}")
-    for name, kind in types.items():
-        if type(values[name]) is not kind:
-            raise ValueError(f"its {name} must be a {kind.__name__}")
-    return [values[name] for name in types]
-
-
-def need_utf8(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("it has half of a surrogate pair, which is no text") from None

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from parformer.data import download
-from parformer.data.download import fetch
 from parformer.errors import CorpusError
+from parformer.store import download
+from parformer.store.download import fetch
 
 DATA = Random(1).randbytes(1_500_000)
 OTHER = Random(2).randbytes(len(DATA))

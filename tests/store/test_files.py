@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from parformer import durable
-from parformer.durable import replace_file
 from parformer.errors import FolderError
+from parformer.store import files
+from parformer.store.files import replace_file
 
 
 @pytest.mark.parametrize("what", ["sync", "rename"])
@@ -22,7 +22,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((durable, "sync") if what == "sync" else (Path, "rename")), full)
+    monkeypatch.setattr(*((files, "sync") if what == "sync" else (Path, "rename")), full)
     with pytest.raises(FolderError, match=r"result.json' \(4 bytes needed\): No space left"):
         replace_file(file, "für")
     assert file.read_text() == "old"

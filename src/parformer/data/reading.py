@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,6 @@ CHUNK = 2**20
 """No chunk is longer."""
 
 COMPRESSED = (".gz", ".xz", ".zst")
-
-Progress = Callable[[str, float], None]
-"""Is told what goes on and which share of it is done, or 0 while nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

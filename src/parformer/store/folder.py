@@ -21,10 +21,10 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from parformer import durable
-from parformer.durable import reason, sha256, sync
 from parformer.errors import FolderError
-from parformer.faults import failpoint
+from parformer.store.faults import failpoint
+from parformer.store.files import read_json as read_plain_json
+from parformer.store.files import reason, sha256, sync
 
 FORMAT = "parformer-model-1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -187,4 +187,4 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
     """A file of a folder that should be one of ours."""
     if not os.path.lexists(path / name):
         raise FolderError(f"{str(path)!r} is no model folder: {name}: No such file or directory")
-    return durable.read_json(path / name)
+    return read_plain_json(path / name)

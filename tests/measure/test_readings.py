@@ -12,9 +12,9 @@ import torch
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.errors import ConfigError, FolderError
-from parformer.measure import meter
+from parformer.events import Preparing
 from parformer.measure.device import Receipt
-from parformer.measure.meter import (
+from parformer.measure.readings import (
     REFERENCE,
     Meter,
     Reading,
@@ -25,7 +25,6 @@ from parformer.measure.meter import (
     measure_here,
     weights_bytes,
 )
-from parformer.measure.models import Progress
 
 RECEIPT = Receipt.issue("a test", threads=1)
 
@@ -46,7 +45,7 @@ class Fake:
         self.batches: list[list[str]] = []
 
     def __call__(
-        self, configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+        self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings:
         self.batches.append(list(configs))
         if progress is not None:
@@ -148,7 +147,7 @@ def test_what_a_step_says_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -
         assert torch.get_num_threads() == 2
         raise ConfigError("this CPU cannot")  # as some say that they could and die
 
-    monkeypatch.setattr(meter, "measure_models", measure_models)
+    monkeypatch.setattr(readings, "measure_models", measure_models)
     with pytest.raises(ConfigError, match="this CPU cannot"):
         measure_here({"it": config}, replace(step, precision="bf16", threads=2))
 
@@ -284,7 +283,7 @@ def test_what_goes_to_another_machine_comes_back_the_same() -> None:
     """A meter behind a queue sees nothing but JSON."""
 
     def far_away(
-        configs: Mapping[str, ModelConfig], step: Step, progress: Progress | None = None
+        configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings:
         sent = json.loads(
             json.dumps([{n: c.to_dict() for n, c in configs.items()}, step.to_dict()])

@@ -30,7 +30,7 @@ from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.measure.grid import Place, pick_nodes, places
-from parformer.measure.meter import Step, weights_bytes
+from parformer.measure.readings import Step, weights_bytes
 from parformer.pattern import BlockSpec, Pattern, Value
 
 FIELDS = ("d_model", "d_embed", "div_val")

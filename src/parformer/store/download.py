@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from parformer.data.pieces import Progress
-from parformer.durable import sync
 from parformer.errors import CorpusError
+from parformer.events import Preparing
+from parformer.store.files import sync
 
 BLOCK = 2**18
 RETRIED = {408, 425, 429, 500, 502, 503, 504}
@@ -44,7 +44,7 @@ def fetch(
     *,
     size: int | None = None,
     sha256: str | None = None,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
     attempts: int = 5,
     timeout: float = 60.0,
     pause: float = 0.5,
@@ -146,7 +146,7 @@ class _Part:
 def _grow(
     part: _Part,
     size: int | None,
-    progress: Progress | None,
+    progress: Preparing | None,
     attempts: int,
     timeout: float,
     pause: float,
@@ -185,7 +185,7 @@ def _grow(
         time.sleep(min(pause * 2 ** max(failures - 1, 0), 30.0))
 
 
-def _fetch_more(part: _Part, size: int | None, progress: Progress | None, timeout: float) -> bool:
+def _fetch_more(part: _Part, size: int | None, progress: Preparing | None, timeout: float) -> bool:
     """One connection: append what it brings; says whether the file is whole now."""
     have = part.length()
     request = urllib.request.Request(part.version.address, headers=HEADERS)
@@ -224,7 +224,7 @@ def _fetch_more(part: _Part, size: int | None, progress: Progress | None, timeou
 
 
 def _append(
-    part: _Part, answer: IO[bytes], have: int, total: int | None, progress: Progress | None
+    part: _Part, answer: IO[bytes], have: int, total: int | None, progress: Preparing | None
 ) -> bool:
     with _writing(part.target):
         # Unbuffered: what a broken connection brought is kept, and a full disk shows at once.

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import parformer as pf
-from parformer import folder
-from parformer.durable import JSON_LIMIT, sha256
 from parformer.errors import ConfigError, FolderError
-from parformer.folder import CONFIG, FORMAT, MANIFEST, WEIGHTS
 from parformer.model import Model, build, load
+from parformer.store import folder
+from parformer.store.files import JSON_LIMIT, sha256
+from parformer.store.folder import CONFIG, FORMAT, MANIFEST, WEIGHTS
 from tests.conftest import lively, small_config
 from tests.test_model import EMBEDDINGS, FAMILIES, refused
 

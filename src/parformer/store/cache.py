@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parformer.data.text import Progress
-from parformer.durable import sha256, sync
 from parformer.errors import CorpusError, FolderError
+from parformer.events import Preparing
+from parformer.store.files import sha256, sync
 
 FORMAT = "parformer-entry-1"
 MANIFEST, CHECKED = "manifest.json", "checked.json"
@@ -48,7 +48,7 @@ def keep(
     read: Callable[[Facts], Read],
     *,
     needed: int,
-    progress: Progress | None = None,
+    progress: Preparing | None = None,
 ) -> Read:
     """What `read` finds in an entry, once `make` has filled it and told the facts.
 
@@ -175,7 +175,7 @@ def _traits(status: os.stat_result) -> list[int]:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path, progress: Progress | None) -> Iterator[bool]:
+def _alone(folder: Path, progress: Preparing | None) -> Iterator[bool]:
     """Keep other processes from making this entry; False where files cannot be locked."""
     lock = folder.parent / f".{folder.name}.lock"
     while True:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from parformer.config import ModelConfig
-from parformer.durable import reason, sync
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.measure.device import Device, Receipt
 from parformer.measure.grid import settle
-from parformer.measure.meter import REFERENCE, Reading, Readings, Step
-from parformer.measure.sizes import TRAINING
+from parformer.measure.readings import REFERENCE, Reading, Readings, Step
+from parformer.measure.tables import TRAINING
+from parformer.store.files import reason, sync
 
 FACTS = {
     "cpu": "the CPU",

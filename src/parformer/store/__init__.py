@@ -1,0 +1,1 @@
+"""How do files survive a crash, a full disk, another process and a stranger?"""
