@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from test_page import EVIL, Reader
 from test_search import sample as search_sample
 
+from parformer import events
 from parformer.pattern import Pattern
 from parformer.report.fit import fit_page, fit_table, plan_table
 from parformer.report.fit_effort import energy, phases, receipts, repeat
@@ -341,7 +342,6 @@ def test_every_case_fits_a_terminal(case: tuple[dict[str, Any], Reader]) -> None
     assert max(map(len, text.splitlines())) <= 80
     assert "None" not in text
     assert "nan" not in text
-    shown(plan_table(found.get("phases") or []))
 
 
 def test_markup_stays_text() -> None:
@@ -734,16 +734,20 @@ def test_plan_and_time_taken() -> None:
     )
 
 
+def planned(row: dict[str, Any]) -> events.Part:
+    return events.Part(row["name"], row["title"], row["planned"], row["note"])
+
+
 def test_the_plan_is_printed_before_the_work() -> None:
-    text = shown(plan_table(sample()["phases"]))
+    text = shown(plan_table([planned(row) for row in sample()["phases"]]))
     lines = [line.rstrip() for line in text.splitlines()]
     assert lines[0].split() == ["phase", "time", "note"]
     assert any(
         line.split()[-3:] == ["device", "30", "s"] or "30 s  shrunk" in line for line in lines
     )
     assert [line.split() for line in lines][-1] == ["all", "in", "all", "5", "min", "56", "s"]
-    assert "left out" in shown(plan_table([_phase("x", "more seeds", 0.0, None, "too short")]))
-    assert "[bold]" in shown(plan_table([_phase("x", "[bold]", 1.0, None)]))
+    assert "left out" in shown(plan_table([events.Part("x", "more seeds", 0.0, "too short")]))
+    assert "[bold]" in shown(plan_table([events.Part("x", "[bold]", 1.0)]))
 
 
 def test_what_was_used_is_called_an_estimate() -> None:

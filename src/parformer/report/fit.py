@@ -14,7 +14,7 @@ from rich.text import Text
 
 from parformer import events
 from parformer.pattern import Pattern
-from parformer.report import fit_effort, fit_glance, fit_parts
+from parformer.report import fit_effort, fit_parts
 from parformer.report.fit_figures import answer, curves, rate_curves
 from parformer.report.fit_glance import handed_over, headline, lead, stopped_words
 from parformer.report.fit_rows import (
@@ -39,7 +39,7 @@ from parformer.report.fit_rows import (
     unit_of_quality,
 )
 from parformer.report.fit_sizes import sizes_pictures
-from parformer.report.page import Made, Part, Section, page
+from parformer.report.page import Made, Part, Section, page, template
 from parformer.report.pareto_rows import NAMES, blocks_of, finite
 from parformer.report.search import long_time
 from parformer.report.stack import draw, legend
@@ -72,7 +72,7 @@ def fit_page(found: Found) -> str:
             date=str(found.get("date") or "an unknown day"),
             version=str(found.get("version") or "?"),
         ),
-        style=fit_glance.STYLE + fit_parts.STYLE + fit_effort.STYLE,
+        style=template("fit.css"),
     )
 
 

@@ -124,8 +124,3 @@ def repeat(found: Found) -> Part | None:
     see = "The first line does it all again"
     see += "; the others take up what it wrote." if len(kept) > 1 else "."
     return Part(Html(blocks), see)
-
-
-STYLE = """\
-pre.command { margin-bottom: 8px; white-space: pre; overflow-x: auto; }
-"""

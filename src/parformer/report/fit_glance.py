@@ -169,34 +169,3 @@ def handed_over(found: Found) -> str:
     scores = {"validation": loss_of(final), "test": loss_of(final, "test")}
     told = [f"{quality_told(found, x)} on {name}" for name, x in scores.items() if x is not None]
     return words + (f"; it reaches {listed(told)} text." if told else ".")
-
-
-STYLE = """\
-.lead .verdict:first-of-type { margin-top: 0; }
-.tiles { display: grid; grid-template-columns: 1.25fr 1.16fr 1fr 1fr 1fr; gap: 1px;
-  margin: 26px 0 10px; background: var(--line); border: 1px solid var(--line);
-  border-radius: 12px; overflow: hidden; break-inside: avoid; }
-.tile { background: var(--card); padding: 15px 16px 14px; min-width: 0; }
-.label { color: var(--soft); font-size: .82rem; line-height: 1.3; }
-.value { font-size: 1.72rem; font-weight: 650; line-height: 1.25; letter-spacing: -.02em;
-  margin-top: 5px; font-variant-numeric: tabular-nums; }
-.value span { font-size: .86rem; font-weight: 500; letter-spacing: 0; color: var(--soft); }
-.beside, .between { color: var(--soft); font-size: .85rem; font-variant-numeric: tabular-nums;
-  line-height: 1.4; }
-.mark { display: inline-block; margin: 9px 0 3px; padding: 1px 9px; border-radius: 99px;
-  font-size: .86rem; font-weight: 600; line-height: 1.5; -webkit-print-color-adjust: exact;
-  print-color-adjust: exact; }
-.gain { background: #d9f2e0; color: #17592a; }
-.loss { background: #ffe3d3; color: #8a2f06; }
-.neither { background: #e6e9ed; color: #414a54; }
-.fine { font-size: .88rem; line-height: 1.5; max-width: 90ch; }
-@media screen and (prefers-color-scheme: dark) {
-  .gain { background: #173d24; color: #a5e3b5; }
-  .loss { background: #4a2412; color: #ffc3a3; }
-  .neither { background: #343a42; color: #d3d8de; }
-}
-@media (max-width: 760px) {
-  .tiles { grid-template-columns: 1fr 1fr; }
-  .tile:first-child { grid-column: 1 / -1; }
-}
-"""

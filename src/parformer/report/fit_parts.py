@@ -303,20 +303,3 @@ def samples(found: Found) -> Part | None:
 def _final_name(found: Found) -> str:
     chosen = chosen_of(found)
     return f"{labels_of(found)[name_of(chosen)]}, handed over" if chosen else "handed over"
-
-
-STYLE = """\
-h3 { font-size: .93rem; margin: 0 0 6px; font-weight: 600; }
-.samples { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 18px; }
-.samples > div { min-width: 0; }
-pre { font: .82rem/1.5 ui-monospace, SFMono-Regular, Menlo, monospace; margin: 0;
-  background: var(--page); border: 1px solid var(--line); border-radius: 8px; padding: 12px 14px;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-.models table { font-size: .86rem; table-layout: fixed;
-  min-width: calc(8.5em + var(--models) * 7.6em); }
-.models thead th:first-child { width: 9.6em; }
-.models th, .models td { padding: 6px 8px; vertical-align: top; }
-.models td, .models tbody th { white-space: normal; overflow-wrap: break-word; }
-.narrow table { width: auto; min-width: min(100%, 30em); }
-details summary { cursor: pointer; color: var(--soft); font-size: .93rem; margin-top: 12px; }
-"""

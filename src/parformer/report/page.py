@@ -15,22 +15,24 @@ import math
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from html import escape
-from typing import Any, NewType, TypeAlias
+from importlib.resources import files
+from string import Template
+from typing import Any, NewType
 
 from parformer.pattern import ALPHABET, BlockSpec
+from parformer.report.figures import ACCENT as ACCENT
+from parformer.report.figures import FAINT as FAINT
+from parformer.report.figures import Plot
+from parformer.report.figures import axis as axis
+from parformer.report.figures import plot as plot
 from parformer.report.stack import COLOURS, colour
+from parformer.report.words import listed as listed
 
 Html = NewType("Html", str)
 """Text that is markup already; whatever else comes in is escaped."""
-
-Plot: TypeAlias = dict[str, Any]
-"""A plotly figure as plain data: `data`, a list of traces, and `layout`."""
-
-ACCENT = "#7c5cff"
-FAINT = "rgba(128, 132, 140, 0.16)"
-"""Shades that show on white and on black alike."""
 
 LIGHT = {
     "page": "#fbfbfa",
@@ -91,8 +93,7 @@ def page(
     """
     from plotly.offline import get_plotlyjs
 
-    painter = _PAINTER % {"light": json.dumps(LIGHT), "dark": json.dumps(DARK)}
-    scripts = [get_plotlyjs(), painter, *[script] * bool(script)]
+    scripts = [get_plotlyjs(), template("painter.js"), *[script] * bool(script)]
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
         f"script-src {' '.join(map(_fingerprint, scripts))}"
@@ -104,32 +105,26 @@ def page(
         + "</section>"
         for section in sections
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<style>
-:root {{ {_variables(LIGHT)} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
-{_STYLE}{style}</style>
-</head>
-<body>
-<header><div><span class="brand">Parformer</span><h1>{escape(title)}</h1></div></header>
-<main>
-<noscript><p class="warning">The figures are drawn by JavaScript, which is off.</p></noscript>
-<div class="lead">{lead}</div>
-{body}
-</main>
-<footer>Made by parformer {escape(made.version)} on {escape(made.date)} with
-<code>{escape(made.command)}</code></footer>
-{"".join(f"<script>{text}</script>" for text in scripts)}
-</body>
-</html>
-"""
+    return Template(template("page.html")).substitute(
+        title=escape(title),
+        lead=lead,
+        body=body,
+        policy=policy,
+        colours=escape(json.dumps({"light": LIGHT, "dark": DARK})),
+        light=_variables(LIGHT),
+        dark=_variables(DARK),
+        style=template("page.css") + style,
+        version=escape(made.version),
+        date=escape(made.date),
+        command=escape(made.command),
+        scripts="".join(f"<script>{text}</script>" for text in scripts),
+    )
+
+
+@cache
+def template(name: str) -> str:
+    """A file of the folder `templates`: markup, style or script of ours."""
+    return (files("parformer.report") / "templates" / name).read_text("utf-8")
 
 
 def paragraph(text: str, kind: str = "") -> Html:
@@ -186,37 +181,6 @@ def letter_name(letter: str) -> str:
     return ALPHABET.get(letter, "bottleneck")
 
 
-def listed(words: Sequence[str]) -> str:
-    """Words as a sentence lists them.
-
-    >>> listed(["one", "two", "three"]), listed(["one"])
-    ('one, two and three', 'one')
-    """
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis that stays put under a finger, so that a page of figures scrolls on a phone."""
-    words = {"text": title, "font": {"size": 13}}
-    return {"title": words, "fixedrange": True, "automargin": True, "tickangle": 0, **more}
-
-
-def plot(data: list[dict[str, Any]], *, height: int, **layout: Any) -> Plot:
-    """A figure in the page's manner; its colours of text and grid come when it is drawn."""
-    shared = {
-        "height": height,
-        "margin": {"l": 8, "r": 12, "t": 8, "b": 44},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", "size": 13},
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#868e96", "activecolor": ACCENT},
-        "dragmode": False,
-        "hovermode": "closest",
-    }
-    return {"data": data, "layout": shared | layout}
-
-
 def _figure(part: Part, number: int) -> str:
     """One part with its sentence; a figure's data stands beside it, where no markup can end it."""
     content = part.content
@@ -256,106 +220,3 @@ def _fingerprint(script: str) -> str:
 
 def _variables(colours: Mapping[str, str]) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
-
-
-_STYLE = """\
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.6 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
-  -webkit-text-size-adjust: 100%; }
-header { background: var(--card); border-bottom: 1px solid var(--line); }
-header div, main, footer { max-width: 900px; margin: 0 auto; padding: 0 20px; }
-header div { padding-top: 22px; padding-bottom: 20px; }
-.brand { color: var(--soft); font-size: .8rem; letter-spacing: .09em; text-transform: uppercase; }
-h1 { font-size: clamp(1.45rem, 5vw, 2.05rem); line-height: 1.22; letter-spacing: -.015em;
-  margin: 4px 0 0; overflow-wrap: anywhere; text-wrap: balance; }
-h2 { font-size: 1.22rem; line-height: 1.3; margin: 0 0 6px; letter-spacing: -.005em;
-  break-after: avoid; }
-section { margin: 44px 0; }
-p { max-width: 70ch; margin: 12px 0; }
-.lead { margin: 28px 0; }
-.verdict { font-size: 1.17rem; line-height: 1.5; }
-.soft { color: var(--soft); }
-.warning { max-width: none; background: var(--alarm); border-left: 4px solid #e8a200;
-  border-radius: 0 8px 8px 0; padding: 10px 16px; overflow-wrap: anywhere; }
-.warning::before { content: "Warning: "; font-weight: 650; }
-figure { margin: 14px 0 26px; background: var(--card); border: 1px solid var(--line);
-  border-radius: 12px; padding: 16px 18px 14px; break-inside: avoid; }
-figcaption { color: var(--soft); font-size: .94rem; line-height: 1.5; margin-top: 10px;
-  max-width: 76ch; }
-.plot { width: 100%; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .93rem;
-  font-variant-numeric: tabular-nums; }
-th, td { padding: 7px 12px; text-align: right; white-space: nowrap;
-  border-bottom: 1px solid var(--line); }
-tr > :first-child { text-align: left; padding-left: 2px; position: sticky; left: 0;
-  background: var(--card); }
-tr > :last-child { padding-right: 2px; }
-tbody tr:last-child > * { border-bottom: 0; }
-thead th { color: var(--soft); font-weight: 500; vertical-align: bottom; white-space: normal; }
-tbody th { font-weight: 600; }
-.more th, .more td { color: var(--soft); font-weight: 400; }
-tr > th:first-child { min-width: 7.5em; }
-.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
-.facts th { vertical-align: top; font-weight: 500; color: var(--soft); }
-.strips { display: grid; grid-template-columns: max-content 1fr; gap: 8px 14px;
-  align-items: center; }
-.name { font-size: .93rem; line-height: 1.35; }
-.name small { display: block; color: var(--soft); }
-.strip { display: grid; grid-template-columns: repeat(var(--cells), minmax(0, 34px)); gap: 3px; }
-.strip span { border-radius: 4px; height: 28px; font: 600 13px/28px ui-monospace, monospace;
-  text-align: center; overflow: hidden; -webkit-print-color-adjust: exact;
-  print-color-adjust: exact; }
-.dense .strip { gap: 2px; }
-.dense .strip span { font-size: 0; border-radius: 3px; }
-.key { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 12px; font-size: .86rem;
-  color: var(--soft); }
-.key i { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 6px;
-  -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-footer { color: var(--soft); font-size: .86rem; border-top: 1px solid var(--line);
-  padding-top: 16px; padding-bottom: 40px; }
-code { font: .92em ui-monospace, SFMono-Regular, Menlo, monospace; overflow-wrap: anywhere; }
-@media (max-width: 600px) {
-  header div, main, footer { padding-left: 14px; padding-right: 14px; }
-  figure { padding: 12px 10px; border-radius: 10px; }
-  .strips { grid-template-columns: 1fr; gap: 3px; }
-  .strip { gap: 2px; margin-bottom: 8px; }
-  table { font-size: .84rem; }
-  th, td { padding: 6px 7px; }
-  tbody th { white-space: normal; }
-}
-@media print { body { font-size: 11pt; } section { margin: 24px 0; } }
-"""
-
-_PAINTER = """
-(() => {
-  const colours = { light: %(light)s, dark: %(dark)s };
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const boxes = [...document.querySelectorAll(".plot")];
-  const paint = (layout, ink) => {
-    const changes = { "font.color": ink.ink, "hoverlabel.bgcolor": ink.card,
-      "hoverlabel.bordercolor": ink.soft, "hoverlabel.font.color": ink.ink };
-    for (const name of Object.keys(layout).filter((key) => /^[xy]axis[0-9]*$/.test(key)))
-      for (const part of ["gridcolor", "zerolinecolor", "linecolor", "tickcolor"])
-        changes[name + "." + part] = ink.line;
-    return changes;
-  };
-  const repaint = (ink, more) => boxes.map((box) =>
-    Plotly.relayout(box, { ...paint(box.layout, ink), ...more }));
-  const current = () => dark.matches ? colours.dark : colours.light;
-  const options = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]],
-    displayModeBar: innerWidth > 600 ? "hover" : false };
-  for (const box of boxes) {
-    const { data, layout } = JSON.parse(document.getElementById(box.id + "-data").textContent);
-    for (const [path, colour] of Object.entries(paint(layout, current()))) {
-      const names = path.split("."), last = names.pop();
-      names.reduce((part, name) => part[name] ??= {}, layout)[last] = colour;
-    }
-    Plotly.newPlot(box, data, layout, options);
-  }
-  dark.addEventListener("change", () => repaint(current()));
-  addEventListener("beforeprint", () => repaint(colours.light, { width: 620 }));
-  addEventListener("afterprint", () => repaint(current(), { width: null, autosize: true }));
-})();
-"""

@@ -14,17 +14,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from parformer.report.figures import Plot, axis, plot
 from parformer.report.page import (
     Html,
     Made,
     Part,
-    Plot,
     Section,
-    axis,
     page,
     paragraph,
-    plot,
     table,
+    template,
 )
 
 Row = Mapping[str, Any]
@@ -207,7 +206,9 @@ def reproduced_page(studies: Sequence[Study], made: Made) -> str:
     )
     sections = [section for section in (picture(studies), *map(study_section, studies)) if section]
     body = Html("".join(lead))
-    return page(title=title, lead=body, sections=sections, made=made, style=STYLE)
+    return page(
+        title=title, lead=body, sections=sections, made=made, style=template("reproduced.css")
+    )
 
 
 def opening(studies: Sequence[Study], rows: Sequence[Row]) -> list[str]:
@@ -276,18 +277,3 @@ def picture(studies: Sequence[Study]) -> Section | None:
         f"what is farther than {FAR:.0f}% stands at the edge."
     )
     return Section("How far is ours from what was published?", [Part(drawn, see)])
-
-
-STYLE = """\
-.sides th[scope=row] { white-space: normal; font-weight: 500; min-width: 12em; }
-.sides td:nth-child(2) { white-space: normal; min-width: 8em; }
-.sides td:nth-child(5), .sides td:nth-child(6) { text-align: left; }
-.sides td:nth-child(5) { white-space: normal; min-width: 6.5em; }
-@media (max-width: 600px) {
-  .sides th[scope=row] { min-width: 7.5em; hyphens: auto; }
-  .sides td:nth-child(2) { min-width: 5em; }
-  .sides td:nth-child(3) { min-width: 5em; white-space: normal; }
-}
-.ways { margin-top: 10px; font-size: .92em; }
-.ways th { min-width: 2em !important; width: 2em; }
-"""

@@ -11,40 +11,13 @@ from rich.text import Text
 
 from parformer.measure.models import MeasuredModels, step_words
 from parformer.report.stack import draw, legend
+from parformer.report.words import duration as duration
+from parformer.report.words import gigaflops as gigaflops
+from parformer.report.words import megabytes as megabytes
 
 if TYPE_CHECKING:
     from parformer.config import ModelConfig
     from parformer.costs import ModelCost
-
-
-def megabytes(count: float) -> str:
-    """Bytes for people.
-
-    >>> megabytes(41_943_040), megabytes(800)
-    ('41.9 MB', '800 B')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:g} B" if count else "none"
-
-
-def duration(seconds: float) -> str:
-    """A time for people, with three digits.
-
-    >>> duration(0.0123), duration(0.00005)
-    ('12.3 ms', '50 µs')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
-
-
-def gigaflops(flops: int) -> str:
-    if not flops:
-        return "none"
-    return f"{flops / 1e9:.2f} G" if flops >= 1e8 else f"{flops / 1e6:.2f} M"
 
 
 def stacks(models: Mapping[str, ModelConfig]) -> RenderableType:
