@@ -31,12 +31,12 @@ from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.measure.device import Receipt
 from parformer.measure.readings import Step, in_batches
-from parformer.search.evolution import Plan
 from parformer.search.front import front, hypervolume, thin
-from parformer.search.gallery import Ended, Wanted, search_front
-from parformer.search.genome import read_space
 from parformer.search.limits import in_words
-from parformer.search.showcase import showcase
+from parformer.search.sizes.evolution import Plan
+from parformer.search.sizes.job import Ended, Wanted, search_front
+from parformer.search.sizes.result import showcase
+from parformer.search.sizes.space import read_space
 
 BACKBONES = {"lts-transformer-xl": "Transformer-XL", "lts-gpt2": "GPT-2"}
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "gallery.md"

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from parformer.measure import Receipt, measure_latency, peak_memory
 from parformer.recipe import Recipe, read_recipe
-from parformer.search.prices import baseline_pattern
-from parformer.search.session import SearchSession
+from parformer.search.placement.prices import baseline_pattern
+from parformer.search.placement.session import SearchSession
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
 from parformer.train.session import Session

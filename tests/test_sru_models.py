@@ -18,7 +18,7 @@ from parformer.generate import generate
 from parformer.model import build, count_parameters, load
 from parformer.recipe import read_recipe
 from tests.conftest import lively, small_config
-from tests.search import trials as searches
+from tests.search.placement import trials as searches
 from tests.train.trials import (
     begin,
     evidence,

@@ -12,7 +12,7 @@ import pytest
 
 from parformer.cli import main
 from parformer.recipe import read_recipe
-from tests.search.test_gallery import FakeMeter
+from tests.search.sizes.test_job import FakeMeter
 
 SPACE = """\
 like = "pocket"
@@ -166,7 +166,7 @@ def test_a_device_elsewhere_measures_for_a_search(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = answer(SMALL, capsys)
-    monkeypatch.setattr("parformer.search.remote.PAUSE", 0.05)
+    monkeypatch.setattr("parformer.search.sizes.remote.PAUSE", 0.05)
     storage = "--storage sqlite:jobs.db"
     worker = Thread(target=say, args=(f"measure worker {storage} --idle 3s",), daemon=True)
     worker.start()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from parformer.cli import main
-from parformer.search.proxies import PROXIES
-from parformer.search.rankings import common_ratio, front_distance, spearman
+from parformer.search.ranking.proxies import PROXIES
+from parformer.search.ranking.rankings import common_ratio, front_distance, spearman
 
 HEAD = (
     "experiment,model,valid_ppl,test_ppl,params_nonembedding,params_total,latency,cfg_n_layer,"

@@ -18,7 +18,7 @@ from parformer.cli.search import DIFFERENTIABLE_EXAMPLES, search_name
 from parformer.recipe import read_recipe
 from parformer.report.search import search_page
 from parformer.train.run import read_run
-from tests.search.trials import Clock, open_recipe
+from tests.search.placement.trials import Clock, open_recipe
 from tests.train.nursery import Nursery, shared_nursery
 from tests.train.trials import prepare_folder
 

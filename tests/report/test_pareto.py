@@ -26,7 +26,7 @@ from parformer.report.pareto_limits import SCRIPT, run_of, sliders, stops
 from parformer.report.pareto_rows import columns, drawing, quality_words, sizes, value_of
 from parformer.report.pareto_savings import PAPER, savings_parts
 from parformer.search.limits import METRICS, in_words, read_limit
-from parformer.search.picking import pick
+from parformer.search.sizes.picking import pick
 
 Genes = tuple[int, tuple[tuple[int, int], ...]]
 """A width, and the heads and inner width of every layer."""

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from parformer.report.rankings import figure, ranking_svg, sizes, stroke, summary, tops
-from parformer.search.rankings import Ranking, rank_proxy
+from parformer.search.ranking.rankings import Ranking, rank_proxy
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -16,8 +16,8 @@ from parformer.events import Watch
 if TYPE_CHECKING:
     from parformer.measure.device import Device
     from parformer.measure.readings import Meter
-    from parformer.search.gallery import Wanted
-    from parformer.search.genome import GenomeSpace
+    from parformer.search.sizes.job import Wanted
+    from parformer.search.sizes.space import SearchSpace
 
 DEFAULT = "pocket"
 FOUND, REPORT = "pareto.json", "report.html"
@@ -150,8 +150,8 @@ def run_pareto(arguments: argparse.Namespace) -> None:
     if arguments.run is None:
         arguments.command += f" --run {shlex.quote(str(path))}"
     from parformer.report.pareto import front_table, pareto_page, verdict
-    from parformer.search.showcase import showcase
-    from parformer.search.teamwork import search_together
+    from parformer.search.sizes.result import showcase
+    from parformer.search.sizes.workers import search_together
     from parformer.store.files import replace_file
     from parformer.train.run import only_one
 
@@ -196,12 +196,12 @@ def run_pareto(arguments: argparse.Namespace) -> None:
 
 def read_wanted(arguments: argparse.Namespace) -> Wanted:
     from parformer.measure.readings import Step
-    from parformer.search.evolution import Plan
-    from parformer.search.gallery import Wanted
-    from parformer.search.genome import read_space
     from parformer.search.limits import read_limits
-    from parformer.search.objectives import read_objectives
-    from parformer.search.quality import Grading
+    from parformer.search.sizes.evolution import Plan
+    from parformer.search.sizes.job import Wanted
+    from parformer.search.sizes.objectives import read_objectives
+    from parformer.search.sizes.quality import Grading
+    from parformer.search.sizes.space import read_space
 
     space = read_space(arguments.space or DEFAULT, arguments.like or "")
     return Wanted(
@@ -234,7 +234,7 @@ def meter_of(
 ) -> tuple[Meter, Device | None]:
     """Who measures, and if that is not this machine, which one it is."""
     from parformer.measure.readings import measure_here
-    from parformer.search.remote import RemoteMeter
+    from parformer.search.sizes.remote import RemoteMeter
 
     if arguments.measure_on == "here":
         return measure_here, None
@@ -247,7 +247,7 @@ def meter_of(
     return meter, meter.device(wanted.step.threads) if wanted.clocked else None
 
 
-def default_name(space: GenomeSpace) -> str:
+def default_name(space: SearchSpace) -> str:
     words = ["pareto", space.name]
     if space.recipe and Path(space.recipe).stem != space.name:
         words.append(Path(space.recipe).stem)
@@ -278,8 +278,8 @@ def about(screen: Screen, wanted: Wanted, path: Path) -> None:
 
 
 def list_spaces(arguments: argparse.Namespace) -> None:
-    from parformer.search.genome import read_space
-    from parformer.search.spaces import space_names
+    from parformer.search.sizes.files import space_names
+    from parformer.search.sizes.space import read_space
 
     spaces = [read_space(name) for name in space_names()]
     if arguments.json:
@@ -313,7 +313,7 @@ def add_pick(parser: argparse.ArgumentParser) -> None:
 
 def run_pick(arguments: argparse.Namespace) -> None:
     from parformer.search.limits import in_words, read_limits
-    from parformer.search.picking import figure, pick, picked_recipe, relative_limits
+    from parformer.search.sizes.picking import figure, pick, picked_recipe, relative_limits
     from parformer.store.files import replace_file
 
     found = read_found(arguments.run)

@@ -13,8 +13,8 @@ from parformer.errors import ConfigError
 from parformer.fields import need_at_least
 
 if TYPE_CHECKING:
-    from parformer.search.rankings import Ranking
-    from parformer.search.trained import Trained
+    from parformer.search.ranking.rankings import Ranking
+    from parformer.search.ranking.table import Trained
 
 COLUMNS = {"decoder-parameters": "params_nonembedding", "parameters": "params_total"}
 """Proxies that a table holds already, and their columns in the published one."""
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> None:
     for name, least in (("batch", 1), ("tgt-len", 1), ("seed", 0), ("sample", 0)):
         need_at_least(f"--{name}", getattr(arguments, name.replace("-", "_")), least)
     columns, names = wanted_proxies(arguments)
-    from parformer.search.rankings import FEWEST
-    from parformer.search.trained import by_experiment, read_trained
+    from parformer.search.ranking.rankings import FEWEST
+    from parformer.search.ranking.table import by_experiment, read_trained
 
     models = read_trained(arguments.table)
     if arguments.experiment is not None:
@@ -100,7 +100,7 @@ def wanted_proxies(arguments: argparse.Namespace) -> tuple[dict[str, str], list[
     names = split_names("--score", arguments.score)
     if names:
         from parformer.fields import check_names
-        from parformer.search.proxies import PROXIES
+        from parformer.search.ranking.proxies import PROXIES
 
         check_names(names, PROXIES, "score")
     asked = split_names("--proxy", arguments.proxy) or [n for n in COLUMNS if n not in names]
@@ -125,7 +125,7 @@ def compute(
     """Scores of every model, by experiment."""
     if not names:
         return {experiment: {} for experiment in groups}
-    from parformer.search.trained import score_trained
+    from parformer.search.ranking.table import score_trained
 
     total = sum(map(len, groups.values()))
     found = {}
@@ -149,8 +149,8 @@ def rank(
     columns: Mapping[str, str],
     computed: Mapping[str, list[float]],
 ) -> dict[str, Ranking]:
-    from parformer.search.rankings import rank_proxy
-    from parformer.search.trained import numbers
+    from parformer.search.ranking.rankings import rank_proxy
+    from parformer.search.ranking.table import numbers
 
     truth = numbers(group, arguments.truth)
     scores = {name: numbers(group, column) for name, column in columns.items()} | dict(computed)
@@ -174,8 +174,8 @@ def mean_flops(
     if not names:
         return costs
     from parformer.blocks.base import Shape
-    from parformer.search.proxies import proxy_flops
-    from parformer.search.trained import config_of
+    from parformer.search.ranking.proxies import proxy_flops
+    from parformer.search.ranking.table import config_of
 
     shape = Shape(arguments.batch, arguments.tgt_len, 0, 0)
     configs = [config_of(model) for model in group]

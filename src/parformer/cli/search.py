@@ -18,7 +18,7 @@ from parformer.events import Watch
 from parformer.recipe import Recipe, read_recipe
 
 if TYPE_CHECKING:
-    from parformer.search.job import Searched
+    from parformer.search.placement.job import Searched
 
 DEFAULT = "pocket-search"
 REPORT = "report.html"
@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> None:
 def search_and_tell(
     arguments: argparse.Namespace, asked: Recipe, path: Path, changes: dict[str, Any]
 ) -> None:
-    from parformer.search.job import search_differentiable
+    from parformer.search.placement.job import search_differentiable
     from parformer.train.distributed import workers_from
 
     with workers_from(device=arguments.device) as workers:

@@ -43,7 +43,7 @@ def serve_measuring(arguments: argparse.Namespace) -> None:
         raise ConfigError(
             "a worker needs to know where jobs are; add --storage, the same as the search has"
         )
-    from parformer.search.remote import serve
+    from parformer.search.sizes.remote import serve
 
     idle = float("inf") if arguments.idle is None else read_seconds(arguments.idle)
     console = make_console(stderr=True)
@@ -67,8 +67,8 @@ def add_join(parser: argparse.ArgumentParser) -> None:
 
 def run_join(arguments: argparse.Namespace) -> None:
     """Propose and evaluate candidates of a study until it is done."""
-    from parformer.search.gallery import join_search
-    from parformer.search.study import join_study
+    from parformer.search.sizes.job import join_search
+    from parformer.search.sizes.study import join_study
 
     screen = Screen(quiet=arguments.json)
     with screen.bar, join_study(arguments.storage, arguments.study) as study:

@@ -32,9 +32,9 @@ from parformer.fitting.sizing import PROBE, affordable, ladder, reckon, within
 from parformer.fitting.trainings import SURVIVE
 from parformer.measure.profile import BlockRange, Profile, Sizes, profile_device
 from parformer.recipe import SearchConfig, read_recipe
-from parformer.search.job import search_differentiable
 from parformer.search.limits import as_option, excess, in_words
-from parformer.search.objectives import Clock
+from parformer.search.placement.job import search_differentiable
+from parformer.search.sizes.objectives import Clock
 from parformer.train.distributed import Workers
 from parformer.train.plan import decide, fit_vocabulary, step_seconds
 from parformer.train.session import refuse_misfits, train_length

@@ -17,7 +17,7 @@ from parformer.fitting.timetable import counted, plan
 from parformer.fitting.trainings import EVALUATED, LOOKS, TESTED, Trainings
 from parformer.measure.readings import Meter, Step, measure_here
 from parformer.recipe import Recipe
-from parformer.search.objectives import Figures, countable
+from parformer.search.sizes.objectives import Figures, countable
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text
 from parformer.train.loop import sample

@@ -19,13 +19,13 @@ from parformer.costs import cost
 from parformer.events import Watch
 from parformer.measure.readings import Readings, Step
 from parformer.pattern import BlockSpec, Pattern, par
-from parformer.search.evolution import Plan
 from parformer.search.front import front
-from parformer.search.gallery import Ended, Wanted, ending, work_off
-from parformer.search.genome import GenomeSpace, read_space
 from parformer.search.limits import excess
-from parformer.search.objectives import Clock, Figures, countable
-from parformer.search.study import open_study
+from parformer.search.sizes.evolution import Plan
+from parformer.search.sizes.job import Ended, Wanted, ending, work_off
+from parformer.search.sizes.objectives import Clock, Figures, countable
+from parformer.search.sizes.space import SearchSpace, read_space
+from parformer.search.sizes.study import open_study
 
 POPULATION, ITERATIONS = 60, 12
 SMALL = 20_000
@@ -97,7 +97,7 @@ def inside_widths(base: ModelConfig) -> list[int]:
     return sorted({8 * max(1, round(share * base.d_model / 8)) for share in INSIDE})
 
 
-def space_of(name: str, pattern: Pattern, base: ModelConfig, recipe: str) -> GenomeSpace:
+def space_of(name: str, pattern: Pattern, base: ModelConfig, recipe: str) -> SearchSpace:
     """The sizes that a pattern may have."""
     inner, inside = ("|".join(map(str, f(base))) for f in (inner_widths, inside_widths))
     slots = {"f": f"f[inner={inner}]", "r": f"r[width={inside}]"}
@@ -144,7 +144,7 @@ class Reckoned:
 
 
 def search_sizes(
-    space: GenomeSpace,
+    space: SearchSpace,
     clock: Clock,
     limits: Mapping[str, float],
     step: Step,

@@ -32,7 +32,7 @@ from parformer.measure.device import Receipt, describe_device
 from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.statistics import compare as compare_times
 from parformer.report.fit_rows import quality_told
-from parformer.search.job import FOUND as SEARCHED
+from parformer.search.placement.job import FOUND as SEARCHED
 from parformer.store import folder
 from parformer.train.run import CONFIG, RESULT
 

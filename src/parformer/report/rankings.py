@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from parformer.search.rankings import SHARES, Bin, Ranking
+from parformer.search.ranking.rankings import SHARES, Bin, Ranking
 
 Rankings = Mapping[str, Mapping[str, Ranking]]
 """By experiment, then by proxy."""

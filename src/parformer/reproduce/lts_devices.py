@@ -18,8 +18,8 @@ from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import Trained, pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
-from parformer.search.genome import read_space
-from parformer.search.showcase import savings
+from parformer.search.sizes.result import savings
+from parformer.search.sizes.space import read_space
 
 LENGTH = 192
 """Tokens of a step, as in the paper."""

@@ -12,9 +12,8 @@ from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
-from parformer.search.genome import read_space
-from parformer.search.proxies import PROXIES
-from parformer.search.rankings import (
+from parformer.search.ranking.proxies import PROXIES
+from parformer.search.ranking.rankings import (
     Ranking,
     bootstrap_interval,
     common_ratio,
@@ -22,7 +21,8 @@ from parformer.search.rankings import (
     rank_proxy,
     spearman,
 )
-from parformer.search.trained import Trained, config_of, numbers, score_trained
+from parformer.search.ranking.table import Trained, config_of, numbers, score_trained
+from parformer.search.sizes.space import read_space
 
 TRUTH, DECODER, TOTAL = "valid_ppl", "params_nonembedding", "params_total"
 SCORED = 20

@@ -186,7 +186,7 @@ def search_pace(bench: Workbench) -> Ours:
     """Updates of the pocket search beside updates of the interleaved model."""
     from parformer.measure.device import pinned_threads
     from parformer.reproduce.trainings import settled
-    from parformer.search.plan import find_pace, timetable_of
+    from parformer.search.placement.decide import find_pace, timetable_of
     from parformer.train.distributed import Workers
     from parformer.train.job import read_text
 

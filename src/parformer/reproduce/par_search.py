@@ -18,7 +18,7 @@ from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, settled
 from parformer.reproduce.workbench import Workbench, spread
-from parformer.search.job import search_differentiable
+from parformer.search.placement.job import search_differentiable
 
 SEEDS = 2
 """Searches at least; the paper has six."""

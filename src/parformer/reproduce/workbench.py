@@ -27,11 +27,11 @@ from parformer.measure.readings import (
     in_batches,
     measure_here,
 )
+from parformer.measure.remembered import Remembered
 from parformer.measure.statistics import compare
 from parformer.reproduce.study import Ours
-from parformer.search.rankings import FEWEST
-from parformer.search.remembered import Remembered
-from parformer.search.trained import Trained, by_experiment, read_trained
+from parformer.search.ranking.rankings import FEWEST
+from parformer.search.ranking.table import Trained, by_experiment, read_trained
 
 Scale = Literal["pocket", "paper"]
 

@@ -1,0 +1,1 @@
+"""Which block belongs where: PAR Transformer's differentiable search."""

@@ -1,0 +1,215 @@
+"""What does a search leave open, and how is it decided?
+
+As in a training, once and on this machine: threads, kernels and precision; how many updates
+fit into a given time; what a block costs here; how long an update takes beside one of the
+interleaved model.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import torch
+
+from parformer.blocks.base import find_block
+from parformer.data.batches import Tokens
+from parformer.errors import ConfigError
+from parformer.events import Watch
+from parformer.fields import check_names
+from parformer.recipe import Recipe
+from parformer.search.placement.choices import Choices
+from parformer.search.placement.prices import (
+    Prices,
+    Target,
+    baseline_pattern,
+    exact,
+    measured,
+    read_target,
+    refuse_unreachable,
+)
+from parformer.search.placement.session import SearchSession, Timetable, share_out, space_of
+from parformer.train.distributed import Workers
+from parformer.train.plan import RESERVE, decide
+from parformer.train.session import Session, make_batches, refuse_misfits, training_shape
+
+ROUNDS = 7
+"""Updates of each kind that are timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds of an update, measured side by side."""
+
+    weights: float
+    architecture: float
+    baseline: float
+    """Of the interleaved model."""
+
+    def mean(self, timetable: Timetable) -> float:
+        """Over a whole search."""
+        turns = sum(timetable.at(s).kind == "architecture" for s in range(timetable.steps))
+        share = turns / timetable.steps
+        return (1 - share) * self.weights + share * self.architecture
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        names = ("weights", "architecture", "baseline")
+        check_names(values, names, "pace")
+        return cls(**{name: float(values[name]) for name in names})
+
+
+def refuse_impossible(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
+    """Find what no search could be made of, before anything is written down."""
+    assert recipe.search is not None
+    if workers.shard:
+        raise ConfigError("a search cannot be sharded; leave --shard out, each process holds all")
+    if recipe.train.compile == "on":
+        raise ConfigError(
+            "train.compile 'on' does not go with a search, whose steps all differ; use 'auto'"
+        )
+    layers = len(space_of(recipe).layers)
+    if layers < 3:
+        raise ConfigError(
+            f"the model has {layers} blocks, too few to be cut into thirds of the depth, which "
+            "the result is told in; give --layers 3 or more"
+        )
+    for part in share_out(tokens, recipe):
+        refuse_misfits(recipe, part, workers)
+
+
+def settle(
+    recipe: Recipe, tokens: Tokens, workers: Workers, watch: Watch
+) -> tuple[Recipe, Prices | None, Pace]:
+    """The recipe with nothing left open, the blocks' prices, and the pace."""
+    began = time.monotonic()
+    refuse_impossible(recipe, tokens, workers)
+    limit = recipe.train.time
+    recipe = recipe.replaced({"train.compile": "off", "train.time": 0.0})
+    recipe = decide(recipe, tokens, workers, watch.notice)
+    prices = find_prices(recipe, workers, watch)
+    pace = find_pace(recipe, tokens, workers)
+    assert recipe.search is not None
+    if limit:
+        timetable = timetable_of(recipe, tokens)
+        left = (limit - (time.monotonic() - began)) * (1 - RESERVE)
+        seconds = pace.mean(timetable)
+        steps = max(2, int(left / recipe.search.seeds / seconds))
+        steps = int(workers.share(str(steps)))
+        watch.notice(
+            f"{steps:,} updates of {1000 * seconds:,.0f} ms for each of {recipe.search.seeds} "
+            f"seeds fit into {limit:,.0f} s."
+            if recipe.search.seeds > 1
+            else f"{steps:,} updates of {1000 * seconds:,.0f} ms fit into {limit:,.0f} s."
+        )
+        changes: dict[str, object] = {"train.steps": steps, "train.time": limit}
+        if recipe.train.warmup >= steps:
+            changes["train.warmup"] = max(1, steps // 10)
+        recipe = recipe.replaced(changes)
+    # the supernet itself is not what is to be good
+    recipe = recipe.replaced({"train.evaluate_every": recipe.train.steps})
+    refuse_short(recipe, tokens)
+    return recipe, prices, pace
+
+
+def refuse_short(recipe: Recipe, tokens: Tokens) -> None:
+    """A search in which the architecture never gets a turn finds nothing."""
+    timetable = timetable_of(recipe, tokens)
+    if timetable.tuning < timetable.cycle:
+        assert recipe.search is not None
+        raise ConfigError(
+            f"{timetable.steps:,} updates end before the architecture's first turn: "
+            f"{timetable.warmup:,} warm up, and a cycle has {timetable.cycle:,}; take more "
+            "--steps or --time, or a shorter search.cycle or search.warmup"
+        )
+
+
+def timetable_of(recipe: Recipe, tokens: Tokens) -> Timetable:
+    assert recipe.search is not None
+    epoch = make_batches(recipe, share_out(tokens, recipe)[0]).per_epoch
+    return Timetable.of(recipe.train.steps, recipe.search, epoch)
+
+
+def without_carried_state(recipe: Recipe, watch: Watch) -> Recipe:
+    """Drawn paths leave gaps in what only a running block remembers: then nothing is carried."""
+    assert recipe.search is not None
+    choices = {spec for layer in space_of(recipe).layers for spec in layer}
+    runs = sorted(spec.letter for spec in choices if find_block(spec).state_needs_run)
+    carries = training_shape(recipe).mem_len > 0 and recipe.train.order != "windows"
+    if recipe.search.mode != "sampled" or not runs or not carries:
+        return recipe
+    watch.notice(
+        f"Sampled: {' '.join(runs)} must run to remember, and not every block runs in every "
+        "update, so the search reads windows and carries no state from one to the next."
+    )
+    return recipe.replaced({"train.order": "windows", "train.mem_len": 0})
+
+
+def find_prices(recipe: Recipe, workers: Workers, watch: Watch) -> Prices | None:
+    """What blocks cost where that matters, the same in all processes."""
+    target = target_of(recipe)
+    if target is None:
+        return None
+    space = space_of(recipe)
+    if target.metric != "latency":
+        prices = exact(target.metric, recipe.model, space)
+    else:
+        prices = shared_prices(recipe, space, workers, watch)
+        watch.notice(
+            f"Latency of every block measured; the interleaved model's sum is off by "
+            f"{prices.error:+.0%}."
+        )
+    if target.limit is not None:
+        refuse_unreachable(prices, space, target.limit)
+    return prices
+
+
+def shared_prices(recipe: Recipe, space: Choices, workers: Workers, watch: Watch) -> Prices:
+    text = ""
+    if workers.first:
+        prices = measured(
+            recipe.model, space, threads=recipe.train.threads, progress=watch.preparing
+        )
+        text = json.dumps(prices.to_dict())
+    return Prices.from_dict(json.loads(workers.share(text)))
+
+
+def target_of(recipe: Recipe) -> Target | None:
+    assert recipe.search is not None
+    return read_target(recipe.search.penalty, recipe.search.limit)
+
+
+def find_pace(recipe: Recipe, tokens: Tokens, workers: Workers) -> Pace:
+    """Time updates of the supernet and of the interleaved model in turn, then forget both."""
+    assert recipe.search is not None
+    turns = recipe.replaced(
+        {"search.cycle": 2, "search.warmup": 0.0, "search.guard": 0.0, "train.warmup": 1}
+    )
+    search = SearchSession(turns, tokens, workers=workers)
+    layers = len(space_of(recipe).layers)
+    plain = replace(recipe.replaced({"model.pattern": baseline_pattern(layers)}), search=None)
+    baseline = Session(plain, tokens, workers=workers)
+    shape = training_shape(recipe)
+    # until the memory is full every step is longer than the one before
+    warm = 1 + min(8, -(-shape.memory // shape.step_len)) if shape.causal else 1
+    taken: dict[str, list[float]] = {"weights": [], "architecture": [], "baseline": []}
+    for number in range(warm + ROUNDS):
+        for name, session, step in (
+            ("weights", search, 2 * number),
+            ("architecture", search, 2 * number + 1),
+            ("baseline", baseline, number),
+        ):
+            began = time.perf_counter()
+            session.update(step)
+            if workers.device.type == "cuda":
+                torch.cuda.synchronize()
+            if number >= warm:
+                taken[name].append(time.perf_counter() - began)
+    medians = [sorted(times)[len(times) // 2] for times in taken.values()]
+    averaged = workers.average(torch.tensor(medians, device=workers.device))
+    return Pace(*averaged.tolist())

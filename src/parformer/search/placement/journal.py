@@ -1,0 +1,130 @@
+"""What does a search write down?
+
+Every line of metrics holds how likely each choice is by now, so that the way to the pattern
+can be looked at afterwards; the result is the architecture, not the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+from parformer.errors import FolderError
+from parformer.search.placement.session import SearchSession
+from parformer.train.loop import Journal
+from parformer.train.metrics import read_metrics
+from parformer.train.plateau import SHORTEST, on_plateau
+from parformer.train.run import METRICS, write_result
+from parformer.train.schedule import rate
+
+DIGITS = 5
+"""Digits that a probability is written down with."""
+HISTORY = 200
+"""Lines of metrics at most that search.json has of a seed: more than a figure can show."""
+
+
+class SearchJournal(Journal):
+    """Metrics, checkpoints and in the end the architecture of one seed."""
+
+    def log(self, step: int, loss: float, norm: float, speed: float, *, last: bool) -> None:
+        session = cast(SearchSession, self.session)
+        if session.turn.kind == "weights":
+            self.tally.add(loss)
+        self.watch.step(step, loss, speed)
+        if (step % self.config.log_every and not last) or self.metrics is None:
+            return
+        row: dict[str, Any] = {"loss": self.tally.take() if self.tally.count else loss}
+        self.look_for_plateau(step, row["loss"])
+        row |= {
+            "gradient": norm,
+            "rate": rate(step - 1, self.config),
+            "temperature": round(session.temperature(step - 1), DIGITS),
+            "tokens_per_second": round(speed, 1),
+            "probabilities": rounded(session.probabilities().tolist()),
+        }
+        cost = session.relative_cost()
+        if cost is not None:
+            row |= {
+                "cost": round(float(cost.detach()), DIGITS),
+                "lambda": round(session.penalty, DIGITS),
+            }
+        self.metrics.add(step, row)
+
+    def finish(self, steps: int) -> dict[str, Any]:
+        session = cast(SearchSession, self.session)
+        cost = session.relative_cost()
+        result: dict[str, Any] = {
+            "steps": steps,
+            "seed": self.config.seed,
+            "pattern": str(session.space.pattern(session.picks)),
+            "picks": session.picks,
+            "probabilities": session.probabilities().tolist(),
+            "cost": None if cost is None else float(cost.detach()),
+            "removal": None if session.removal is None else session.removal.to_json(),
+            "changed": session.changed,
+            "early": steps < self.config.steps,
+        }
+        if self.metrics is not None:
+            self.metrics.settle()
+            write_result(self.path, result)
+        return result
+
+
+def rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [[round(value, DIGITS) for value in row] for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun:
+    """A finished search of one seed: what it found, and how it came there."""
+
+    result: Mapping[str, Any]
+    history: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, path: Path, result: Mapping[str, Any]) -> SeedRun:
+        file = path / METRICS
+        written = read_metrics(file) if file.is_file() else []
+        rows = [row for row in written if "probabilities" in row]
+        if not rows:
+            raise FolderError(f"{str(file)!r} tells nothing of the search; restore it")
+        return cls(result, rows)
+
+    @property
+    def loss(self) -> float:
+        """The training loss of the supernet in the end."""
+        return fmean(row["loss"] for row in self.history[-max(1, len(self.history) // 20) :])
+
+    def stuck(self, entropy: float) -> bool:
+        """Whether the supernet never learned more than the frequencies of tokens."""
+        return self.result["steps"] >= SHORTEST and on_plateau(self.loss, entropy)
+
+    def fall_after_change(self) -> float:
+        """The share by which the loss still fell after the pattern had last changed."""
+        width = max(1, len(self.history) // 20)
+        changed = self.result["changed"]
+        before = [row["loss"] for row in self.history if row["step"] <= changed][-width:]
+        after = [row["loss"] for row in self.history if row["step"] > changed][-width:]
+        if not before or not after:
+            return 0.0
+        start, end = fmean(before), fmean(after)
+        return max(0.0, (start - end) / start)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in search.json."""
+        # from the end, so that the last line is among them
+        rows = self.history[:: -math.ceil(len(self.history) / HISTORY)][::-1]
+
+        def column(name: str) -> list[Any] | None:
+            return [row[name] for row in rows] if name in rows[0] else None
+
+        history = {
+            name: column(name)
+            for name in ("step", "loss", "temperature", "probabilities", "cost", "lambda")
+        }
+        kept = ("seed", "pattern", "picks", "probabilities", "removal", "steps", "changed", "early")
+        return {**{name: self.result[name] for name in kept}, "history": history}

@@ -1,0 +1,437 @@
+"""How do weights and architecture take turns?
+
+First the weights alone, while every choice is as likely as any other. Then, cycle by cycle,
+most updates go to the weights and some to the architecture, each on a part of the text of
+its own and with a memory of its own (PAR Transformer, Mandava et al. 2020, after FBNet).
+Update number n depends on what a checkpoint holds and on n alone.
+"""
+
+# b batch, t time, l layer, c choice
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from parformer.config import ModelConfig
+from parformer.data.batches import Tokens, number_for
+from parformer.errors import CorpusError, FolderError
+from parformer.recipe import Recipe, SearchConfig
+from parformer.search.placement.architecture import (
+    best_picks,
+    expected_cost,
+    gumbel_noise,
+    mixing_weights,
+    probabilities,
+    steer,
+    temperature_at,
+)
+from parformer.search.placement.choices import Choices
+from parformer.search.placement.prices import Prices, Target
+from parformer.search.placement.removal import Removal, needed_kinds, put_back
+from parformer.search.placement.supernet import Supernet, build_supernet, supernet_from
+from parformer.train.checkpoint import Checkpoint
+from parformer.train.distributed import Workers
+from parformer.train.optimizers import (
+    MOMENTS,
+    load_state_tensors,
+    make_adam,
+    state_tensors,
+)
+from parformer.train.session import Session, make_batches, train_length
+
+PLACES = 64
+"""Stretches that the text is cut into before each is shared out: no text is alike everywhere."""
+OWN = "architecture/"
+"""What begins the names of the architecture's tensors in a checkpoint."""
+NUMBERS = OWN + "numbers"
+TESTED = 2
+"""Batches that the removal test looks at."""
+
+Kind = Literal["weights", "architecture"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whose update it is, and which of its own."""
+
+    kind: Kind
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """Who is updated when: a warm-up, then cycles."""
+
+    steps: int
+    warmup: int
+    """Updates of the weights before anything else."""
+    cycle: int
+    turns: int
+    """Updates of the architecture at the end of each cycle."""
+
+    @classmethod
+    def of(cls, steps: int, config: SearchConfig, epoch: int) -> Timetable:
+        """`epoch` is how many updates one reading of the weights' text takes."""
+        cycle = config.cycle or max(2, round(epoch / (1 - config.share)))
+        turns = min(cycle - 1, max(1, round(config.share * cycle)))
+        return cls(steps, round(config.warmup * steps), cycle, turns)
+
+    def at(self, step: int) -> Turn:
+        if step < self.warmup:
+            return Turn("weights", step)
+        cycle, place = divmod(step - self.warmup, self.cycle)
+        first = self.cycle - self.turns
+        if place < first:
+            return Turn("weights", self.warmup + cycle * first + place)
+        return Turn("architecture", cycle * self.turns + place - first)
+
+    @property
+    def tuning(self) -> int:
+        """Updates after the warm-up."""
+        return self.steps - self.warmup
+
+
+class Architecture(nn.Module):
+    """What the search learns: a number for every layer and choice, all alike at first."""
+
+    known_lc: Tensor
+
+    def __init__(self, space: Choices) -> None:
+        super().__init__()
+        most = max(map(len, space.layers))
+        self.numbers_lc = nn.Parameter(torch.zeros(len(space.layers), most))
+        known = [[c < len(choices) for c in range(most)] for choices in space.layers]
+        self.register_buffer("known_lc", torch.tensor(known))
+
+    def forward(self) -> Tensor:
+        """The numbers, −∞ where a layer has fewer choices than others."""
+        return self.numbers_lc.masked_fill(~self.known_lc, -math.inf)
+
+
+class SearchSession(Session):
+    """A supernet in training, and the architecture that it settles on."""
+
+    model: Supernet
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        tokens: Tokens,
+        *,
+        workers: Workers,
+        start: Checkpoint | None = None,
+        prices: Prices | None = None,
+        target: Target | None = None,
+    ) -> None:
+        assert recipe.search is not None
+        self.search, self.prices, self.target = recipe.search, prices, target
+        self.space = space_of(recipe)
+        own, others = share_out(tokens, recipe)
+        self.architecture = Architecture(self.space).to(workers.device)
+        super().__init__(recipe, own, workers=workers, start=start)
+        self.other_reading = self.read(make_batches(recipe, others))
+        self.timetable = Timetable.of(
+            self.config.steps, self.search, self.reading.batches.per_epoch
+        )
+        self.adam = make_adam(
+            torch.optim.Adam,
+            [{"params": [self.architecture.numbers_lc], "keeps": ("step", *MOMENTS)}],
+            {
+                "lr": self.search.learning_rate,
+                "betas": (self.search.beta1, self.search.beta2),
+                "weight_decay": self.search.weight_decay,
+            },
+        )
+        self.turn = Turn("weights", 0)
+        """Whose update was the last one."""
+        self.penalty = 0.0
+        """How much of the loss one baseline's cost counts for, in this update."""
+        self.steered = 0.0
+        """The penalty that a limit has led to so far."""
+        self.removal: Removal | None = None
+        """What the supernet would lose without each choice, once the warm-up is over."""
+        self.picks = self.decode()
+        self.changed = self.timetable.warmup
+        """The update after which the pattern was last another one than before."""
+        if start is not None:
+            self._go_on_searching(start)
+
+    def make_model(self, shape: ModelConfig, start: Checkpoint | None) -> Supernet:
+        device = self.workers.device
+        if start is None:
+            return build_supernet(shape, self.space, seed=self.config.seed, device=device)
+        return supernet_from(shape, self.space, start.weights).to(device)
+
+    def wrap(self, objective: nn.Module) -> nn.Module:
+        # Every process draws the same path and exchanges gradients itself: DDP would wait for
+        # those of blocks that were not drawn.
+        return objective
+
+    def gathering(self, *, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def go_on(self, start: Checkpoint) -> None:
+        weights_only = {n: t for n, t in start.optimizer.items() if not n.startswith(OWN)}
+        memory = {n: t for n, t in start.memory.items() if not n.startswith(OWN)}
+        super().go_on(Checkpoint(start.step, start.weights, weights_only, memory, start.progress))
+
+    def update(self, step: int) -> tuple[Tensor, Tensor]:
+        self.turn = self.timetable.at(step)
+        if step == self.timetable.warmup > 0 and self.search.guard and self.search.mode == "soft":
+            self.removal = self.test_removal()
+        self.penalty = self._penalty_at(step)
+        drawn = None
+        if self.search.mode == "soft" and step < self.timetable.warmup:
+            # evenly and without noise: weights that change at every step keep the blocks from
+            # learning what takes several of them together
+            weights_lc = self.probabilities()
+        else:
+            weights_lc = mixing_weights(
+                self.architecture(), self._noise(step), self.temperature(step), self.search.floor
+            )
+        if self.search.mode == "sampled":
+            drawn = cast("list[int]", weights_lc.argmax(-1).tolist())
+        if self.turn.kind == "weights":
+            self.model.mix(weights_lc.detach(), drawn)
+            return self._update_weights(step)
+        return self._update_architecture(step, weights_lc, drawn)
+
+    @torch.no_grad()
+    def test_removal(self) -> Removal:
+        """What the loss of the architecture's text grows by without each choice of each layer."""
+        even_lc = self.probabilities()
+        self.model.eval()
+        whole = self._mixed_loss(even_lc)
+        rows = []
+        for layer, choices in enumerate(self.space.layers):
+            row = []
+            for choice in range(len(choices)):
+                without_lc = even_lc.clone()
+                without_lc[layer, choice] = 0.0
+                without_lc[layer] /= without_lc[layer].sum()
+                row.append(self._mixed_loss(without_lc) / whole - 1)
+            rows.append(tuple(row))
+        self.model.train()
+        return Removal(tuple(rows))
+
+    def _mixed_loss(self, weights_lc: Tensor) -> float:
+        """The loss of a few batches of the architecture's text, nothing remembered before them."""
+        self.model.mix(weights_lc)
+        total = torch.zeros((), device=self.workers.device)
+        for number in range(TESTED):
+            read = self.other_reading.batches.at(number, self.rows)
+            with self.precision():
+                tokens_bt, targets_bt = read.tokens_bt.to(total.device), read.targets_bt
+                loss = self.model(tokens_bt, None, targets_bt.to(total.device)).loss
+            assert loss is not None
+            total += loss / TESTED
+        return float(self.workers.average(total))
+
+    def _update_weights(self, step: int) -> tuple[Tensor, Tensor]:
+        loss = self.gradient(self.reading, self.turn.index, step)
+        self.workers.average_gradients(self.parameters)
+        return self.move(step, loss)
+
+    def _update_architecture(
+        self, step: int, weights_lc: Tensor, drawn: list[int] | None
+    ) -> tuple[Tensor, Tensor]:
+        # a leaf of its own, for every piece of the batch goes backward through it
+        leaf_lc = weights_lc.detach().requires_grad_()
+        self.model.mix(leaf_lc, drawn)
+        for parameter in self.parameters:
+            parameter.requires_grad_(False)
+        try:
+            loss = self.gradient(self.other_reading, self.turn.index, step)
+        finally:
+            for parameter in self.parameters:
+                parameter.requires_grad_(True)
+        assert leaf_lc.grad is not None
+        weights_lc.backward(self.workers.average(leaf_lc.grad))  # type: ignore[no-untyped-call]
+        if self.penalty:
+            # as warm as the mixing, or the price would outweigh the loss while that is even
+            cost = self.relative_cost(self.temperature(step))
+            assert cost is not None
+            (self.penalty * cost).backward()  # type: ignore[no-untyped-call]
+        assert self.architecture.numbers_lc.grad is not None
+        norm = self.architecture.numbers_lc.grad.norm()
+        if bool(torch.isfinite(loss) & torch.isfinite(norm)):
+            self.adam.step()
+            self._steer()
+            self._notice_change(step + 1)
+        self.adam.zero_grad()
+        return loss, norm
+
+    def _penalty_at(self, step: int) -> float:
+        if self.target is None:
+            return 0.0
+        if self.target.limit is not None:
+            return self.steered
+        assert self.target.penalty is not None
+        done = (step - self.timetable.warmup) / max(1, self.timetable.tuning)
+        ramp = self.search.ramp
+        return self.target.penalty * (min(1.0, max(0.0, done) / ramp) if ramp else 1.0)
+
+    def _steer(self) -> None:
+        """Raise the penalty while the limit is not met, lower it while there is room."""
+        cost = self.relative_cost()
+        if cost is None or self.target is None or self.target.limit is None:
+            return
+        now = float(cost.detach())
+        self.steered = steer(self.steered, now, self.target.limit, self.search.steering)
+
+    def _notice_change(self, ended: int) -> None:
+        picks = self.decode()
+        if self.space.pattern(picks) != self.space.pattern(self.picks):
+            self.changed = ended
+        self.picks = picks
+
+    def _noise(self, step: int) -> Tensor:
+        """The same in every process."""
+        generator = torch.Generator().manual_seed(number_for(self.config.seed, "gumbel", step))
+        numbers_lc = self.architecture.numbers_lc
+        layers, choices = numbers_lc.shape
+        return gumbel_noise((layers, choices), generator).to(numbers_lc)
+
+    def temperature(self, step: int) -> float:
+        """Falls once the architecture moves."""
+        done = max(0, step - self.timetable.warmup) / max(1, self.timetable.tuning)
+        return temperature_at(done, self.search.temperature, self.search.final_temperature)
+
+    def relative_cost(self, temperature: float = 1.0) -> Tensor | None:
+        """What the architecture is expected to cost, of the interleaved model's."""
+        if self.prices is None:
+            return None
+        chances_lc = probabilities(self.architecture() / temperature)
+        relative_lc = self.prices.relative_lc().to(chances_lc)
+        return expected_cost(chances_lc, relative_lc, self.prices.relative_fixed)
+
+    def probabilities(self) -> Tensor:
+        return probabilities(self.architecture())
+
+    def decode(self) -> list[int]:
+        """The likeliest choice of every layer, within the limit if there is one."""
+        logs_lc = self.architecture().detach().log_softmax(-1).tolist()
+        rows = [row[: len(c)] for row, c in zip(logs_lc, self.space.layers, strict=True)]
+        return decode(rows, self.space, self.prices, self.target, self.removal, self.search.guard)
+
+    def settled(self, step: int) -> bool:
+        if step >= self.config.steps:
+            return True
+        still = step - self.changed
+        return step > self.timetable.warmup and still >= self.search.patience * max(
+            1, self.timetable.tuning
+        )
+
+    def checkpoint(self, step: int, progress: Mapping[str, Any]) -> Checkpoint:
+        plain = super().checkpoint(step, progress)
+        memory, position = self.other_reading.memory()
+        own = state_tensors(self.adam, self.architecture)
+        own = {OWN + name: tensor for name, tensor in own.items()}
+        own[NUMBERS] = self.architecture.numbers_lc.detach()
+        return Checkpoint(
+            step,
+            plain.weights,
+            {**plain.optimizer, **own},
+            {**plain.memory, **{OWN + name: tensor for name, tensor in memory.items()}},
+            {
+                **plain.progress,
+                "architecture_position": position,
+                "changed": self.changed,
+                "picks": self.picks,
+                "steered": self.steered,
+                "removal": None if self.removal is None else self.removal.to_json(),
+            },
+        )
+
+    def _go_on_searching(self, start: Checkpoint) -> None:
+        own = {n.removeprefix(OWN): t for n, t in start.optimizer.items() if n.startswith(OWN)}
+        numbers_lc, given_lc = (
+            self.architecture.numbers_lc,
+            own.pop(NUMBERS.removeprefix(OWN), None),
+        )
+        if given_lc is None or given_lc.shape != numbers_lc.shape:
+            raise FolderError(
+                f"the checkpoint holds no architecture of {tuple(numbers_lc.shape)}; "
+                "it belongs to another run"
+            )
+        with torch.no_grad():
+            numbers_lc.copy_(given_lc)
+        load_state_tensors(self.adam, self.architecture, own)
+        memory = {n.removeprefix(OWN): t for n, t in start.memory.items() if n.startswith(OWN)}
+        progress = start.progress
+        self.other_reading.restore(self.model, memory, int(progress["architecture_position"]))
+        self.changed, self.steered = int(progress["changed"]), float(progress["steered"])
+        self.picks = [int(pick) for pick in progress["picks"]]
+        if progress["removal"] is not None:
+            self.removal = Removal.from_json(progress["removal"])
+
+
+def decode(
+    log_probabilities: Sequence[Sequence[float]],
+    space: Choices,
+    prices: Prices | None,
+    target: Target | None,
+    removal: Removal | None,
+    guard: float,
+) -> list[int]:
+    """The likeliest architecture, within the limit if there is one.
+
+    A layer keeps the kind of block that the removal test found it to need.
+    """
+    if removal is not None and guard:
+        needs = needed_kinds(removal, space, guard)
+        log_probabilities = put_back(log_probabilities, needs, space)
+    return likeliest(log_probabilities, prices, target)
+
+
+def likeliest(
+    log_probabilities: Sequence[Sequence[float]], prices: Prices | None, target: Target | None
+) -> list[int]:
+    if prices is None or target is None or target.limit is None:
+        flat = [[0.0] * len(row) for row in log_probabilities]
+        return best_picks(log_probabilities, flat)
+    return best_picks(log_probabilities, prices.choices, prices.room(target.limit))
+
+
+def space_of(recipe: Recipe) -> Choices:
+    assert recipe.search is not None
+    layers = recipe.search.layers or len(recipe.model.pattern)
+    return Choices.uniform(layers, recipe.search.choices)
+
+
+def share_out(tokens: Tokens, recipe: Recipe) -> tuple[Tokens, Tokens]:
+    """The weights' part of the text and the architecture's, each from all over it."""
+    assert recipe.search is not None
+    each = len(tokens) // PLACES
+    needed = recipe.train.batch * (train_length(recipe) + 1)
+    cut = own_part(each, recipe.search.share)
+    if PLACES * min(cut, each - cut) < needed:
+        whole = shortest(needed, recipe.search.share)
+        raise CorpusError(
+            f"the train split has {len(tokens):,} tokens, but a search with {recipe.train.batch} "
+            f"texts of {train_length(recipe)} needs {whole:,}: {recipe.search.share:.0%} of them "
+            "are the architecture's; give a longer text, or lower train.batch or train.tgt_len"
+        )
+    rows = np.asarray(tokens[: PLACES * each]).reshape(PLACES, each)
+    return rows[:, :cut].ravel(), rows[:, cut:].ravel()
+
+
+def own_part(each: int, share: float) -> int:
+    """How much of a stretch is the weights'."""
+    return each - round(share * each)
+
+
+def shortest(needed: int, share: float) -> int:
+    """The shortest text of which both parts have so many tokens."""
+    each = math.ceil(needed / PLACES)
+    while PLACES * min(own_part(each, share), each - own_part(each, share)) < needed:
+        each += 1
+    return PLACES * each

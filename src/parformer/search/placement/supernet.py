@@ -1,0 +1,193 @@
+"""A model that is all architectures of a space at once.
+
+Every layer runs its choices side by side and mixes them: X_l = Σ m_i F_i(X_{l−1}), where the
+weights m come from a Gumbel-softmax over the layer's architecture parameters (PAR
+Transformer, Mandava et al. 2020). Where only one choice is drawn, only that one runs.
+
+>>> from parformer.config import preset
+>>> from parformer.search.placement.choices import Choices
+>>> supernet = build_supernet(preset("pocket"), Choices.uniform(4, "sfi"))
+>>> str(supernet.extract([0, 1, 2, 1]).config.pattern)
+'s (f)x2'
+"""
+
+# b batch, t time, d width, l layer, c choice
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from parformer.blocks.base import Block, BlockState, Context, Cost, Options, Shape, find_block
+from parformer.config import ModelConfig
+from parformer.model import Model, build_from, realise, refill
+from parformer.pattern import BlockSpec
+from parformer.search.placement.choices import Choices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixtureState(BlockState):
+    """What every choice of one layer remembers."""
+
+    choices: tuple[BlockState | None, ...]
+
+    @property
+    def batch(self) -> int:
+        return max((state.batch for state in self.choices if state is not None), default=0)
+
+    @property
+    def length(self) -> int:
+        return max((state.length for state in self.choices if state is not None), default=0)
+
+    def tensors(self) -> Iterator[Tensor]:
+        for state in self.choices:
+            yield from () if state is None else state.tensors()
+
+    def by_name(self) -> dict[str, Tensor]:
+        return {
+            f"{i}.{name}": tensor
+            for i, state in enumerate(self.choices)
+            for name, tensor in ({} if state is None else state.by_name()).items()
+        }
+
+
+class Mixture(Block):
+    """One layer of a supernet."""
+
+    letter = "mixture"
+
+    def __init__(self, config: ModelConfig, choices: Sequence[BlockSpec]) -> None:
+        nn.Module.__init__(self)
+        self.choices = nn.ModuleList(
+            find_block(spec)(config, spec.options)  # type: ignore[call-arg]
+            for spec in choices
+        )
+        self.weights_c: Tensor | None = None
+        """How much of each choice this step takes."""
+        self.drawn: int | None = None
+        """The only choice that runs, if not all do."""
+
+    def forward(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        assert self.weights_c is not None, "mix the supernet before it runs"
+        assert state is None or isinstance(state, MixtureState)
+        before = (None,) * len(self.choices) if state is None else state.choices
+        if self.drawn is None:
+            return self._mix(x_btd, before, context, self.weights_c)
+        return self._draw(x_btd, before, context, self.weights_c[self.drawn], self.drawn)
+
+    def _mix(
+        self,
+        x_btd: Tensor,
+        before: tuple[BlockState | None, ...],
+        context: Context,
+        weights_c: Tensor,
+    ) -> tuple[Tensor, BlockState | None]:
+        sum_btd: Tensor | None = None
+        after = []
+        for weight, block, remembered in zip(weights_c.unbind(), self.choices, before, strict=True):
+            y_btd, kept = block(x_btd, remembered, context)
+            part_btd = y_btd * weight
+            sum_btd = part_btd if sum_btd is None else sum_btd + part_btd
+            after.append(kept)
+        assert sum_btd is not None
+        return sum_btd, together(after)
+
+    def _draw(
+        self,
+        x_btd: Tensor,
+        before: tuple[BlockState | None, ...],
+        context: Context,
+        weight: Tensor,
+        drawn: int,
+    ) -> tuple[Tensor, BlockState | None]:
+        y_btd = x_btd
+        after: list[BlockState | None] = []
+        for i, (block, remembered) in enumerate(zip(self.choices, before, strict=True)):
+            if i == drawn:
+                y_btd, kept = block(x_btd, remembered, context)
+            else:
+                kept = cast(Block, block).remember(x_btd, remembered, context)
+            after.append(kept)
+        if weight.requires_grad:
+            # times one: exactly the drawn block's answer, with the gradient of its probability
+            y_btd = y_btd * (1 + (weight - weight.detach()))
+        return y_btd, together(after)
+
+    def recall(self, tensors: Mapping[str, Tensor]) -> BlockState:
+        own: list[dict[str, Tensor]] = [{} for _ in self.choices]
+        for name, tensor in tensors.items():
+            number, _, part = name.partition(".")
+            own[int(number)][part] = tensor
+        return MixtureState(
+            tuple(
+                cast(Block, block).recall(parts) if parts else None
+                for block, parts in zip(self.choices, own, strict=True)
+            )
+        )
+
+    @classmethod
+    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+        raise AssertionError("a mixture has no price of its own; its choices have")
+
+
+def together(states: Sequence[BlockState | None]) -> MixtureState | None:
+    return MixtureState(tuple(states)) if any(state is not None for state in states) else None
+
+
+class Supernet(Model):
+    """Embedding and head of a model, and layers that hold every choice of a space."""
+
+    def __init__(self, config: ModelConfig, space: Choices) -> None:
+        super().__init__(config.replaced(pattern=f"(i)x{len(space.layers)}"))
+        self.space = space
+        self.blocks = nn.ModuleList(Mixture(self.config, choices) for choices in space.layers)
+
+    def mix(self, weights_lc: Tensor, drawn: Sequence[int] | None = None) -> None:
+        """Set how much of each choice the next steps take; with `drawn`, only those run."""
+        for i, (layer, weights_c) in enumerate(zip(self.blocks, weights_lc.unbind(), strict=True)):
+            mixture = cast(Mixture, layer)
+            mixture.weights_c = weights_c[: len(mixture.choices)]
+            mixture.drawn = None if drawn is None else drawn[i]
+
+    def extract(self, picks: Sequence[int]) -> Model:
+        """The plain model of one choice per layer, with copies of this one's weights."""
+        chosen = [(f"blocks.{i}.choices.{pick}.", i, pick) for i, pick in enumerate(picks)]
+        kept = [name for name, i, pick in chosen if self.space.layers[i][pick].letter != "i"]
+        weights = {}
+        for name, parameter in self.named_parameters():
+            if not name.startswith("blocks."):
+                weights[name] = parameter.detach()
+            for place, prefix in enumerate(kept):
+                if name.startswith(prefix):
+                    weights[f"blocks.{place}.{name.removeprefix(prefix)}"] = parameter.detach()
+        return build_from(self.config.replaced(pattern=self.space.pattern(picks)), weights)
+
+
+def build_supernet(
+    config: ModelConfig,
+    space: Choices,
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Supernet:
+    """A new supernet with random weights; the same seed gives the same weights."""
+    return realise(outline(config, space), seed=seed, device=device, dtype=dtype)
+
+
+def supernet_from(
+    config: ModelConfig, space: Choices, weights: Mapping[str, Tensor]
+) -> Supernet:
+    """A supernet with these weights, by the names that `named_parameters` gives."""
+    return refill(outline(config, space), weights)
+
+
+def outline(config: ModelConfig, space: Choices) -> Supernet:
+    with torch.device("meta"):
+        return Supernet(config, space)

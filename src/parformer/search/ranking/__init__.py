@@ -1,0 +1,1 @@
+"""How well cheap scores rank trained models."""

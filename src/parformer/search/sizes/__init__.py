@@ -1,0 +1,1 @@
+"""All sizes worth having on a device: LiteTransformerSearch's evolution."""

@@ -1,0 +1,101 @@
+"""What is a candidate worth, and what does it cost?
+
+Counts are exact. Latency and peak memory come from a profile of the device, which predicts them
+at once, or from measuring every candidate. Quality is a proxy's score, higher is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from parformer.config import ModelConfig
+from parformer.costs import ModelCost, cost
+from parformer.errors import ConfigError
+from parformer.fields import check_names
+from parformer.search.sizes.space import Genome, SearchSpace
+
+OBJECTIVES = ("quality", "latency", "memory", "flops", "parameters", "state")
+DEFAULT = ("quality", "latency", "memory")
+
+Figures = dict[str, float]
+"""What is known of a candidate, by objective; quality as its proxy scores it."""
+
+Quality = Callable[[ModelConfig, ModelCost], float]
+"""A score, higher is better."""
+
+
+class Clock(Protocol):
+    """What tells how long a model's step takes and how much memory it needs."""
+
+    def latency(self, config: ModelConfig) -> float: ...
+    def peak_bytes(self, config: ModelConfig) -> int: ...
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """Prices the candidates of one space."""
+
+    space: SearchSpace
+    tgt_len: int
+    mem_len: int
+    batch: int
+    quality: Quality
+    clock: Clock | None
+    """None where neither latency nor memory matters."""
+
+    def count(self, genome: Genome) -> ModelCost:
+        """What can be counted."""
+        return _count(self.space.config(genome), self.tgt_len, self.mem_len, self.batch)
+
+    def allowed(self, genome: Genome) -> bool:
+        """Whether it is within the space's own bounds."""
+        return not self.space.bounds or self.space.within_bounds(self.count(genome))
+
+    def figures(self, genome: Genome) -> Figures:
+        """Everything known of a candidate."""
+        config, counted = self.space.config(genome), self.count(genome)
+        found = {"quality": self.quality(config, counted), **countable(counted)}
+        if self.clock is not None:
+            found["latency"] = self.clock.latency(config)
+            found["memory"] = float(self.clock.peak_bytes(config))
+        return found
+
+
+@lru_cache(maxsize=4096)
+def _count(config: ModelConfig, tgt_len: int, mem_len: int, batch: int) -> ModelCost:
+    return cost(config, tgt_len=tgt_len, mem_len=mem_len, batch=batch)
+
+
+def countable(price: ModelCost) -> Figures:
+    """The objectives that need no clock."""
+    return {
+        "flops": float(price.flops),
+        "parameters": float(price.parameters),
+        "decoder_parameters": float(price.decoder_parameters),
+        "state": float(price.state_bytes),
+    }
+
+
+def read_objectives(names: Sequence[str]) -> tuple[str, ...]:
+    """Two or more different objectives, quality among them."""
+    check_names(names, OBJECTIVES, "objective")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"an objective is given twice in {', '.join(names)}; give each once")
+    if "quality" not in names or len(names) < 2:
+        raise ConfigError(
+            f"a search weighs quality against something else, got {', '.join(names) or 'nothing'}; "
+            "give quality and one or more of " + ", ".join(OBJECTIVES[1:])
+        )
+    return tuple(names)
+
+
+def minimised(figures: Mapping[str, float], objectives: Sequence[str]) -> tuple[float, ...]:
+    """What a search makes small: costs as they are, quality with its sign turned.
+
+    >>> minimised({"quality": 3.0, "latency": 0.5}, ("quality", "latency"))
+    (-3.0, 0.5)
+    """
+    return tuple(-figures[name] if name == "quality" else figures[name] for name in objectives)

@@ -1,0 +1,1092 @@
+"""Are the records of a study the same for any number of workers, killed at any moment?
+
+The workers of these tests are processes: a helper imports Optuna once and forks for each, so
+that they start quickly and may be killed anywhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from parformer.errors import ConfigError, FolderError, MissingExtra, ParformerError
+from parformer.search.sizes import storage as storage_module
+from parformer.search.sizes import study as study_module
+from parformer.search.sizes.storage import read_address
+from parformer.search.sizes.study import (
+    TRIES,
+    Claim,
+    Outcome,
+    Record,
+    SharedStudy,
+    Study,
+    evenly,
+    join_study,
+    open_study,
+    work,
+)
+from parformer.store.lines import SEAL, Lines, seal, unseal
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = {"objectives": ["loss", "cost"], "seed": 3, "space": {"depth": [1, 2], "wide": True}}
+GENERATION, SLOTS = 3, 8
+KINDS = ("memory", "notebook", "journal", "sqlite")
+SHARED = ("journal", "sqlite")
+
+
+# A small search
+
+
+def propose(slot: int, records: list[Record]) -> str:
+    """A child of one of the best so far; another history gives other children."""
+    rng = Random(f"3 {slot}")
+    best = sorted((r.values, r.genome) for r in records if r.values is not None)[:3]
+    genes = json.loads(rng.choice(best)[1]) if best else [rng.randrange(50) for _ in range(3)]
+    genes[rng.randrange(3)] += rng.randrange(-5, 6)
+    return json.dumps(genes, separators=(",", ":"))
+
+
+def evaluate(genome: str) -> Outcome:
+    genes = json.loads(genome)
+    if sum(genes) % 5 == 0:
+        return None, "a sum of fives", {}
+    return (sum((g - 7) ** 2 for g in genes) / 3, 1 / (1 + abs(genes[0]))), "", {"genes": genes[0]}
+
+
+@cache
+def expected(slots: int = SLOTS, generation: int = GENERATION) -> tuple[Record, ...]:
+    """What a study must come to, worked out without one."""
+    records: list[Record] = []
+    for first in range(0, slots, generation):
+        earlier = list(records)
+        for slot in range(first, min(first + generation, slots)):
+            genome = propose(slot, earlier)
+            values, why, extra = evaluate(genome)
+            numbers = None if values is None else tuple(values)
+            records.append(Record(slot, genome, numbers, why, dict(extra)))
+    return tuple(records)
+
+
+def place(kind: str, folder: Path) -> str:
+    return kind if kind == "memory" else f"{kind}:{folder / f'study.{kind}'}"
+
+
+def opened(storage: str, slots: int = SLOTS, **changes: Any) -> Study:
+    return open_study(storage, "it", {**SETTINGS, **changes}, slots=slots)
+
+
+def finish(study: Study, **options: Any) -> list[Record]:
+    """Work on a study to its end; the records that this brought in."""
+    brought: list[Record] = []
+    work(study, propose, evaluate, generations=GENERATION, on_record=brought.append, **options)
+    return brought
+
+
+# Workers that may be killed
+
+
+class Crew:
+    """The helper that forks, seen from a test."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (*sys.path, str(ROOT)))),
+        }
+        environment.pop("PARFORMER_FAILPOINT", None)
+        command = [sys.executable, "-W", "error", "-m", "tests.search.sizes.test_study"]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, env=environment, cwd=ROOT, text=True
+        )
+
+    def run(self, *jobs: dict[str, Any], patience: float = 60) -> list[int]:
+        """Several workers at once; their exit statuses, or minus the signal."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"jobs": jobs, "patience": patience}) + "\n")
+        self.process.stdin.flush()
+        statuses: list[int] = json.loads(self.process.stdout.readline())
+        return statuses
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+@cache
+def shared_crew() -> Crew:
+    crew = Crew()
+    atexit.register(crew.end)
+    return crew
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return shared_crew()
+
+
+def job(storage: str, diary: Path, **options: Any) -> dict[str, Any]:
+    """One worker: it writes down what it evaluates, and what it was told is safe."""
+    return {"storage": storage, "diary": str(diary), "slots": SLOTS, **options}
+
+
+def labour(wish: dict[str, Any]) -> None:
+    """A worker's whole life."""
+    diary = os.open(wish["diary"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    brought: list[Record] = []
+
+    def note(kind: str, what: object) -> None:
+        os.write(diary, f"{kind} {what}\n".encode())
+
+    def slow_evaluate(genome: str) -> Outcome:
+        note("evaluate", genome)
+        time.sleep(wish.get("seconds", 0.0))
+        return evaluate(genome)
+
+    def on_record(record: Record) -> None:
+        note("safe", record.slot)
+        brought.append(record)
+
+    with joined(wish) if wish.get("join") else opened_as(wish) as study:
+        while wish.get("watch"):
+            os.write(diary, f"{study.finished()}\n".encode())
+            if study.finished() == study.slots:
+                return
+            time.sleep(0.05)
+        work(
+            study,
+            propose,
+            slow_evaluate,
+            generations=wish.get("generation", GENERATION),
+            stop=lambda: len(brought) >= wish.get("limit", 10**6),
+            on_record=on_record,
+        )
+
+
+def opened_as(wish: dict[str, Any]) -> Study:
+    name, heartbeat = wish.get("name", "it"), wish.get("heartbeat", 60)
+    return open_study(wish["storage"], name, SETTINGS, slots=wish["slots"], heartbeat=heartbeat)
+
+
+def joined(wish: dict[str, Any]) -> Study:
+    """A worker that waits for its study to be made."""
+    while True:
+        with contextlib.suppress(ConfigError):
+            return join_study(wish["storage"], wish.get("name", "it"))
+        time.sleep(0.05)
+
+
+def serve() -> None:
+    """The helper's own part."""
+    with (
+        tempfile.TemporaryDirectory() as name,  # what is loaded late is loaded now
+        opened(f"sqlite:{name}/study.db", slots=1) as study,
+    ):
+        finish(study)
+    for line in sys.stdin:
+        wish = json.loads(line)
+        children = [fork(one) for one in wish["jobs"]]
+        print(json.dumps(wait_for(children, wish["patience"])), flush=True)
+
+
+def fork(wish: dict[str, Any]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        os.environ["PARFORMER_FAILPOINT"] = wish.get("failpoint", "")
+        # the same module again: whoever imported its function sees the new wish
+        importlib.reload(importlib.import_module("parformer.store.faults"))
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        labour(wish)
+        status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def wait_for(children: Sequence[int], patience: float) -> list[int]:
+    deadline = time.monotonic() + patience
+    results: dict[int, int] = {}
+    while len(results) < len(children):
+        for child in set(children) - set(results):
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                results[child] = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.002)
+    return [results[child] for child in children]
+
+
+def diary_of(path: Path) -> tuple[list[str], list[int]]:
+    """The genomes that were evaluated, and the slots that were said to be safe."""
+    rows = [line.split(" ", 1) for line in path.read_text("utf-8").splitlines()]
+    return [w for k, w in rows if k == "evaluate"], [int(w) for k, w in rows if k == "safe"]
+
+
+# The contract
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_study_is_worked_off_and_read_back(kind: str, tmp_path: Path) -> None:
+    where = place(kind, tmp_path)
+    with opened(where) as study:
+        assert study.settings == SETTINGS
+        assert (study.finished(), study.records(SLOTS)) == (0, [])
+        brought = finish(study)
+        assert brought == study.records(SLOTS) == list(expected())
+        assert study.records(5) == list(expected())[:5]
+        assert study.finished() == SLOTS
+        assert study.records(100) == list(expected())
+        assert finish(study) == []
+    assert any(record.values is None and record.why for record in expected())
+    if kind != "memory":
+        with join_study(where, "it") as again:
+            assert again.records(SLOTS) == list(expected())
+            assert (again.settings, again.slots, again.finished()) == (SETTINGS, SLOTS, SLOTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_proposals_know_the_earlier_generations_and_nothing_else(kind: str, tmp_path: Path) -> None:
+    seen: dict[int, list[int]] = {}
+
+    def look(slot: int, records: list[Record]) -> str:
+        seen[slot] = [record.slot for record in records]
+        return str(slot)
+
+    with opened(place(kind, tmp_path), slots=5) as study:
+        work(study, look, lambda genome: ((1.0, 2.0), "", {}), generations=2)
+    assert seen == {0: [], 1: [], 2: [0, 1], 3: [0, 1], 4: [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_come_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    awkward = [(0.1 + 0.2, 1e-308), (5e-324, 1.7976931348623157e308), (-0.0, 2**53 + 1.0)]
+    numbers = iter(awkward)
+    extra = {"a": [1, None, "ü\0"], "b": {"c": 0.1}}
+    where = place(kind, tmp_path)
+    with opened(where, slots=3) as study:
+        work(study, lambda s, r: f'"{s}ü"', lambda g: (next(numbers), "", extra), generations=9)
+        found = study.records(3)
+    if kind != "memory":
+        with join_study(where, "it") as again:
+            assert again.records(3) == found
+    awkward[2] = (0.0, awkward[2][1])  # SQLite has no minus nought, so nobody has
+    assert [str(record.values) for record in found] == [str(pair) for pair in awkward]
+    assert [record.genome for record in found] == ['"0ü"', '"1ü"', '"2ü"']
+    assert found[0].extra == extra
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_what_is_not_finite_cannot_be_evaluated(kind: str, tmp_path: Path) -> None:
+    numbers = iter([(1.0, float("nan")), (float("inf"), 1.0), (float("-inf"), float("nan"))])
+    with opened(place(kind, tmp_path), slots=3) as study:
+        work(study, lambda s, r: str(s), lambda g: (next(numbers), "", {}), generations=3)
+        assert [(record.values, record.why) for record in study.records(3)] == [
+            (None, "objective 2 is nan"),
+            (None, "objective 1 is inf"),
+            (None, "objective 1 is -inf"),
+        ]
+
+
+def test_extra_is_what_json_keeps() -> None:
+    made = Record.make(0, "1", ([1], "", {"pair": (1, 2), "by": {3: 4}}))
+    assert made == Record(0, "1", (1.0,), "", {"pair": [1, 2], "by": {"3": 4}})
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_slots_may_be_added_and_never_taken_away(kind: str, tmp_path: Path) -> None:
+    where = place(kind, tmp_path)
+    with opened(where, slots=4) as study:
+        assert len(finish(study)) == 4
+    with opened(where, slots=SLOTS) as study:
+        assert [record.slot for record in finish(study)] == [4, 5, 6, 7]
+        assert study.records(3) == list(expected())[:3]
+    with opened(where, slots=2) as study:
+        assert study.slots == SLOTS
+        assert finish(study) == []
+    with join_study(where, "it") as study:
+        assert study.slots == SLOTS
+
+
+def test_a_worker_sees_slots_that_were_added_meanwhile(tmp_path: Path) -> None:
+    where = place("sqlite", tmp_path)
+    with opened(where, slots=2) as study:
+        finish(study)
+        opened(where, slots=3).close()
+        assert [record.slot for record in finish(study)] == [2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_keeps_what_is_done(kind: str, tmp_path: Path) -> None:
+    where, calls = place(kind, tmp_path), iter(range(100))
+    with opened(where) as study:
+        brought = finish(study, stop=lambda: next(calls) == 5)
+        assert [record.slot for record in brought] == [0, 1, 2, 3, 4]
+        assert study.finished() == 5
+        if kind == "memory":
+            finish(study)
+            assert study.records(SLOTS) == list(expected())
+            return
+    with opened(where) as study:
+        assert study.finished() == 5
+        assert [record.slot for record in finish(study)] == [5, 6, 7]
+        assert study.records(SLOTS) == list(expected())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_gives_the_slot_back_at_once(kind: str, tmp_path: Path) -> None:
+    def fall(genome: str) -> Outcome:
+        raise KeyboardInterrupt
+
+    with opened(place(kind, tmp_path)) as study:
+        for _ in range(TRIES + 1 if kind == "journal" else 1):
+            with pytest.raises(KeyboardInterrupt):
+                work(study, propose, fall, generations=GENERATION)
+        finish(study)
+        assert study.records(SLOTS) == list(expected())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_may_share_a_study(kind: str, tmp_path: Path) -> None:
+    def slow(genome: str) -> Outcome:
+        time.sleep(0.002)
+        return evaluate(genome)
+
+    brought: list[Record] = []
+    with opened(place(kind, tmp_path)) as study:
+        options: dict[str, Any] = {"generations": GENERATION, "on_record": brought.append}
+        threads = [
+            Thread(target=work, args=(study, propose, slow), kwargs=options) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert study.records(SLOTS) == list(expected())
+    assert sorted(record.slot for record in brought) == list(range(SLOTS))
+
+
+# Many workers, and workers that die
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_any_number_of_workers_come_to_the_same(count: int, crew: Crew, tmp_path: Path) -> None:
+    where, diary = place("sqlite", tmp_path), tmp_path / "diary"
+    assert crew.run(*[job(where, diary, seconds=0.01)] * count) == [0] * count
+    with join_study(where, "it") as study:
+        assert study.records(SLOTS) == list(expected())
+    evaluated, safe = diary_of(diary)
+    assert sorted(evaluated) == sorted(record.genome for record in expected())
+    assert sorted(safe) == list(range(SLOTS))
+    assert not list(tmp_path.glob("*.alive"))
+
+
+FAILPOINTS = (
+    *("study.created:1", "study.during-claim:1", "study.during-claim:5", "study.after-claim:4"),
+    *("study.after-propose:5", "study.before-tell:3", "study.during-tell:2", "study.after-tell:8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "failpoint"),
+    [
+        *(("journal", failpoint) for failpoint in FAILPOINTS),
+        *(("sqlite", FAILPOINTS[number]) for number in (0, 2, 5)),
+    ],
+)
+def test_a_killed_worker_costs_one_try_at_most(
+    kind: str, failpoint: str, crew: Crew, tmp_path: Path
+) -> None:
+    where, diary = place(kind, tmp_path), tmp_path / "diary"
+    assert crew.run(job(where, diary, failpoint=failpoint)) == [-signal.SIGKILL]
+    assert crew.run(job(where, diary), patience=20) == [0]
+    check_after_kill(where, diary, failpoint)
+
+
+@pytest.mark.parametrize("failpoint", ["study.after-propose:2"])
+def test_the_others_take_over_what_a_dead_worker_left(
+    failpoint: str, crew: Crew, tmp_path: Path
+) -> None:
+    where, diary = place("sqlite", tmp_path), tmp_path / "diary"
+    jobs = job(where, diary, failpoint=failpoint), job(where, diary, seconds=0.01)
+    assert crew.run(*jobs, patience=20) == [-signal.SIGKILL, 0]
+    check_after_kill(where, diary, failpoint)
+
+
+def check_after_kill(where: str, diary: Path, failpoint: str) -> None:
+    with join_study(where, "it") as study:
+        assert study.records(SLOTS) == list(expected())
+        assert isinstance(study, SharedStudy)
+        states = [trial.state.name for trial in study.study.trials]
+    evaluated, safe = diary_of(diary)
+    # killed with a genome in hand: that one is evaluated again, and none other
+    lost = failpoint.startswith(("study.before-tell", "study.during-tell"))
+    again = len(evaluated) - len({*evaluated})
+    assert again == lost
+    assert len(safe) == len({*safe})
+    assert not {"RUNNING", "WAITING"} & {*states}
+    claimed = failpoint.startswith(("study.after-claim", "study.after-propose"))
+    assert states.count("FAIL") == (lost or claimed)
+
+
+@pytest.mark.parametrize(
+    "failpoint", ["notebook.before-write:1", "notebook.before-write:3", "notebook.after-write:2"]
+)
+def test_a_killed_notebook_loses_one_generation_at_most(
+    failpoint: str, crew: Crew, tmp_path: Path
+) -> None:
+    where, diary = place("notebook", tmp_path), tmp_path / "diary"
+    assert crew.run(job(where, diary, failpoint=failpoint)) == [-signal.SIGKILL]
+    written = {"before-write:1": 0, "before-write:3": 6, "after-write:2": 6}
+    with join_study(where, "it") as study:
+        assert study.finished() == written[failpoint.partition(".")[2]]
+    assert crew.run(job(where, diary)) == [0]
+    with join_study(where, "it") as study:
+        assert study.records(SLOTS) == list(expected())
+    evaluated, _ = diary_of(diary)
+    lost = {"before-write:1": 3, "before-write:3": 2, "after-write:2": 0}
+    assert len(evaluated) - SLOTS == lost[failpoint.partition(".")[2]]
+
+
+def test_a_genome_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+    with shared(place("journal", tmp_path), SLOTS) as study:
+        for deaths in range(TRIES):
+            claim = claimed(study)
+            assert (claim.slot, claim.deaths) == (0, deaths)
+            study.note(claim, "deadly")
+            study.store.base.set_trial_state_values(claim.trial, study.states.FAIL)
+        asked: list[str] = []
+        work(study, propose, lambda g: asked.append(g) or evaluate(g), generations=GENERATION)
+        given_up, *others = study.records(SLOTS)
+    why = f"{TRIES} workers died while they evaluated it"
+    assert given_up == Record(0, propose(0, []), None, why, {})
+    assert others[:2] == list(expected())[1:3]
+    assert given_up.genome not in asked
+
+
+# A worker that is thought dead
+
+
+def shared(where: str, slots: int = 2) -> SharedStudy:
+    study = opened(where, slots=slots)
+    assert isinstance(study, SharedStudy)
+    return study
+
+
+def claimed(study: SharedStudy) -> Claim:
+    claim = study.claim(evenly(GENERATION))
+    assert claim is not None
+    return claim
+
+
+def states_of(study: SharedStudy) -> list[str]:
+    return [trial.state.name for trial in study.study.trials]
+
+
+def mine(text: str, slot: int = 0) -> Record:
+    return Record(slot, text, (1.0, 2.0), "", {"who": text})
+
+
+@contextlib.contextmanager
+def two_workers(folder: Path) -> Iterator[tuple[SharedStudy, Claim, SharedStudy, Claim]]:
+    """The first was failed by mistake while it worked on slot 0, which the second has now."""
+    where = place("sqlite", folder)
+    with shared(where) as first, shared(where) as second:
+        early = claimed(first)
+        set_heartbeats(folder, "-1 hour")
+        late = claimed(second)
+        assert (early.slot, late.slot) == (0, 0)
+        assert states_of(second) == ["FAIL", "RUNNING"]
+        yield first, early, second, late
+
+
+def set_heartbeats(folder: Path, shift: str) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "study.sqlite")) as connection, connection:
+        connection.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', ?)", (shift,))
+
+
+def test_a_worker_thought_dead_may_still_be_the_first(tmp_path: Path) -> None:
+    with two_workers(tmp_path) as (first, early, second, late):
+        first.note(early, "early")
+        assert first.tell(early, mine("early")) == [mine("early")]
+        assert second.records(2) == [mine("early")]
+        assert second.tell(late, mine("late")) == []
+        assert first.records(2) == second.records(2) == [mine("early")]
+        assert states_of(first) == ["FAIL", "FAIL", "COMPLETE"]
+        assert claimed(first).slot == 1
+
+
+def test_a_worker_thought_dead_comes_too_late(tmp_path: Path) -> None:
+    with two_workers(tmp_path) as (first, early, second, late):
+        assert second.tell(late, mine("late")) == [mine("late")]
+        assert first.tell(early, mine("early")) == []
+        assert first.records(2) == second.records(2) == [mine("late")]
+        assert states_of(first) == ["FAIL", "COMPLETE"]
+
+
+def test_a_result_told_twice_is_there_once(tmp_path: Path) -> None:
+    with shared(place("sqlite", tmp_path)) as study:
+        claim = claimed(study)
+        assert study.tell(claim, mine("a")) == [mine("a")]
+        assert study.tell(claim, mine("a")) == [mine("a")]  # the first answer got lost
+        study.release(claim)
+        assert study.records(2) == [mine("a")]
+        assert states_of(study) == ["COMPLETE"]
+
+
+def test_silence_for_two_heartbeats_fails_a_trial_and_less_does_not(tmp_path: Path) -> None:
+    with shared(place("sqlite", tmp_path)) as study:
+        claimed(study)
+        set_heartbeats(tmp_path, "-95 seconds")
+        study.beat(None)
+        assert states_of(study) == ["RUNNING"]
+        set_heartbeats(tmp_path, "-101 seconds")
+        study.beat(None)
+        assert states_of(study) == ["FAIL"]
+        assert claimed(study).slot == 0
+
+
+def test_a_beating_heart_keeps_a_trial_running(tmp_path: Path) -> None:
+    with shared(place("sqlite", tmp_path)) as study:
+        claim = claimed(study)
+        set_heartbeats(tmp_path, "-1 hour")
+        study.beat(claim)
+        assert states_of(study) == ["RUNNING"]
+
+
+def test_the_heart_beats_while_a_genome_is_evaluated(tmp_path: Path) -> None:
+    where = place("sqlite", tmp_path)
+    study = open_study(where, "it", SETTINGS, slots=1, heartbeat=3)
+    study.heartbeat = 0.15
+
+    def slow(genome: str) -> Outcome:
+        set_heartbeats(tmp_path, "-1 hour")
+        time.sleep(0.4)
+        return (1.0, 2.0), "", {}
+
+    with study:
+        work(study, propose, slow, generations=1)
+        assert isinstance(study, SharedStudy)
+        assert states_of(study) == ["COMPLETE"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection:
+        (late,) = connection.execute(
+            "SELECT count(*) FROM trial_heartbeats WHERE heartbeat < datetime('now', '-30 minutes')"
+        ).fetchone()
+    assert late == 0
+
+
+def test_a_worker_that_never_began_its_trial_does_not_block_it(tmp_path: Path) -> None:
+    where = place("sqlite", tmp_path)
+    with shared(where) as study:
+        trial = study.start_trial(0, None)
+        with (
+            contextlib.closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection,
+            connection,
+        ):
+            connection.execute("UPDATE trials SET state = 'WAITING'")
+        claim = claimed(study)
+        assert (claim.slot, claim.trial) == (0, trial)
+        assert states_of(study) == ["RUNNING"]
+
+
+def test_trials_of_others_are_left_alone(tmp_path: Path) -> None:
+    import optuna
+
+    where = place("sqlite", tmp_path)
+    with shared(where, SLOTS) as study:
+        claimed(study)
+        foreign = optuna.trial.create_trial(values=[1.0, 1.0])
+        study.study.add_trial(foreign)
+        study.study.add_trial(optuna.trial.create_trial(state=study.states.WAITING))
+        assert study.records(SLOTS) == []
+        study.release(Claim(0, 0, 0, study.study.trials[0]._trial_id))
+        finish(study)
+        assert study.records(SLOTS) == list(expected())
+
+
+# Files that were cut or damaged
+
+
+@pytest.mark.parametrize("kind", ["notebook", "journal"])
+def test_a_cut_at_every_byte_of_the_last_records(kind: str, tmp_path: Path) -> None:
+    where = place(kind, tmp_path)
+    with opened(where, slots=4) as study:
+        finish(study)
+    file = read_address(where).path
+    data = file.read_bytes()
+    last = data[:-1].rfind(b"\n") + 1
+    known = len(expected(4))
+    for cut in range(last, len(data)):
+        file.write_bytes(data[:cut])
+        with opened(where, slots=4) as study:
+            left = study.finished()
+            assert left == (known - 1 if kind == "journal" else GENERATION)
+            assert study.records(4) == list(expected(4))[:left]
+            finish(study)
+            assert study.records(4) == list(expected(4))
+    if kind == "journal":
+        read_with_optuna(file)
+
+
+def read_with_optuna(file: Path) -> None:
+    import optuna
+
+    backend = optuna.storages.journal.JournalFileBackend(str(file))
+    study = optuna.load_study(study_name="it", storage=optuna.storages.JournalStorage(backend))
+    finished = [t for t in study.trials if t.state.is_finished() and t.state.name != "FAIL"]
+    assert {t.user_attrs["slot"] for t in finished} == set(range(4))
+    assert study.metric_names == ["loss", "cost"]
+
+
+@pytest.mark.parametrize("kind", ["notebook", "journal"])
+def test_a_cut_while_the_study_was_made(kind: str, tmp_path: Path) -> None:
+    where = place(kind, tmp_path)
+    opened(where).close()
+    file = read_address(where).path
+    data = file.read_bytes()
+    for cut in range(0, len(data), 7):
+        file.write_bytes(data[:cut])
+        with opened(where) as study:
+            assert study.finished() == 0
+        with join_study(where, "it") as study:
+            assert (study.settings, study.slots) == (SETTINGS, SLOTS)
+
+
+def test_a_flipped_bit_in_a_notebook_never_goes_unseen(tmp_path: Path) -> None:
+    where = place("notebook", tmp_path)
+    with opened(where) as study:
+        finish(study)
+    file = read_address(where).path
+    data = file.read_bytes()
+    last = data[:-1].rfind(b"\n") + 1
+    rng = Random(5)
+    for _ in range(200):
+        place_, bit = rng.randrange(len(data)), rng.randrange(8)
+        damaged = bytearray(data)
+        damaged[place_] ^= 1 << bit
+        file.write_bytes(damaged)
+        try:
+            with join_study(where, "it") as study:
+                found = study.records(SLOTS)
+        except FolderError as error:
+            assert "is damaged" in str(error)
+            assert place_ < last
+        else:  # the last line may be half a line that was being written
+            assert place_ >= last - 1
+            assert found == list(expected())[: len(found)]
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    where = place("journal", tmp_path)
+    with opened(where) as study:
+        finish(study)
+    file = read_address(where).path
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:3], b"{broken}\n", *lines[3:]]))
+    with pytest.raises(FolderError, match=r"line 4 of .* is damaged; copy the file back"):
+        join_study(where, "it")
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines(tmp_path / "file", SEAL, unseal)
+    lines.add(seal("1"))
+    write = os.write
+    calls = iter([3])
+
+    def half(handle: int, data: bytes) -> int:
+        for count in calls:
+            return write(handle, data[:count])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        with pytest.raises(FolderError, match=r"file' \(8\d bytes needed\): No space left"):
+            lines.add(seal("2"))
+    lines.add(seal("3"))
+    lines.close()
+    again = Lines(tmp_path / "file", SEAL, unseal)
+    assert again.found == [1, 3]
+    again.close()
+
+
+@pytest.mark.parametrize("kind", ["notebook", "journal"])
+def test_a_file_has_one_owner(kind: str, tmp_path: Path) -> None:
+    where = place(kind, tmp_path)
+    with opened(where):
+        for again in (lambda: opened(where), lambda: join_study(where, "it")):
+            with pytest.raises(FolderError, match="another process is working on"):
+                again()
+    opened(where).close()
+
+
+def test_a_notebook_writes_once_per_generation(tmp_path: Path) -> None:
+    where = place("notebook", tmp_path)
+    with opened(where, slots=7) as study:
+        finish(study)
+    rows = [unseal(line) for line in read_address(where).path.read_bytes().splitlines()]
+    assert [len(row.get("records", ())) for row in rows] == [0, 3, 3, 1]
+    assert all(json.loads(seal(json.dumps(row)))["body"] == row for row in rows)
+
+
+# Settings and storages that do not fit
+
+
+@pytest.mark.parametrize("kind", ["notebook", "journal"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 4}, "seed is 3 in the study at .* and 4 now; leave it as it was, or choose "),
+        (
+            {"space": {"depth": [1, 3], "wide": True}},
+            r"space.depth is \[1, 2\] .* and \[1, 3\] now",
+        ),
+        ({"space": {"depth": [1, 2]}}, "space.wide is true .* and absent now"),
+        ({"more": "x" * 200}, r"more is absent .* and \"x+\.\.\. now; .* --run or --storage"),
+        ({"space": {"depth": [1, 2], "wide": 1}}, "space.wide is true .* and 1 now"),
+    ],
+)
+def test_other_settings_are_refused(
+    kind: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    where = place(kind, tmp_path)
+    opened(where).close()
+    with pytest.raises(ConfigError, match=message):
+        opened(where, **changes)
+    opened(where).close()
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_several_studies_live_in_one_storage(kind: str, tmp_path: Path) -> None:
+    where = place(kind, tmp_path)
+    open_study(where, "a", SETTINGS, slots=1).close()
+    open_study(where, "b", SETTINGS, slots=2).close()
+    with join_study(where, "b") as study:
+        assert (study.name, study.slots) == ("b", 2)
+    with pytest.raises(ConfigError, match=r"there is no study 'c' in .*; it has: a, b"):
+        join_study(where, "c")
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_nobody_joins_what_is_not_there(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        join_study(place(kind, tmp_path), "it")
+    assert not list(tmp_path.iterdir())
+    opened(place("notebook", tmp_path)).close()
+    with pytest.raises(ConfigError, match="has the study 'it' and no 'other'"):
+        join_study(place("notebook", tmp_path), "other")
+    with pytest.raises(ConfigError, match="belongs to the process that made it"):
+        join_study("memory", "it")
+
+
+@pytest.mark.parametrize("kind", SHARED[:1])
+def test_a_study_of_somebody_else_is_left_alone(kind: str, tmp_path: Path) -> None:
+    import optuna
+
+    where = place(kind, tmp_path)
+    with shared(where) as study:
+        directions = [["minimize"] * 2, ["minimize"] * 3]
+        for name, ways in zip(("two", "three"), directions, strict=True):
+            optuna.create_study(study_name=name, storage=study.store.base, directions=ways)
+        two = optuna.load_study(study_name="two", storage=study.store.base)
+        two.add_trial(optuna.trial.create_trial(values=[1.0, 2.0]))
+    with pytest.raises(ConfigError, match=r"'two' in .* was not made by Parformer, or not copied"):
+        open_study(where, "two", SETTINGS, slots=1)
+    with pytest.raises(ConfigError, match=r"'three' in .* has another number of objectives"):
+        open_study(where, "three", SETTINGS, slots=1)
+    with pytest.raises(ConfigError, match=r"'two' in .* was not made by Parformer"):
+        join_study(where, "two")
+
+
+@pytest.mark.parametrize("kind", KINDS[1:3])
+def test_a_newer_format_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = place(kind, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(study_module, "FORMAT", "parformer-study-9")
+        opened(where).close()
+    for again in (lambda: opened(where), lambda: join_study(where, "it")):
+        with pytest.raises(ConfigError, match="'parformer-study-9', and this version reads"):
+            again()
+
+
+@pytest.mark.parametrize(
+    ("storage", "message"),
+    [
+        ("redis://host", "unknown storage 'redis://host'; known: memory, notebook:PATH"),
+        ("mysql://me:secret@host/x", r"unknown storage 'mysql://me:\*\*\*@host/x'"),
+        ("", "unknown storage ''"),
+        ("memory:", "unknown storage"),
+        ("sqlite:", "no path in the storage 'sqlite:'; write sqlite:PATH"),
+        ("sqlite://", "no path"),
+        ("sqlite:///", "no path"),
+        ("sqlite:///:memory:", "no path"),
+        ("journal:a\0b", "no path"),
+        ("postgresql://me:secret@host:port/x", r"cannot read the storage 'postgresql://me:\*\*\*@"),
+        ("postgresql://me:sec@ret@127.0.0.1:1/x", r"me:\*\*\*@127.0.0.1:1/x'; .*and %40 for @"),
+        ("postgresql://me@127.0.0.1:1/x?password=secret", r"x\?password=\*\*\*': .*refused"),
+        ("postgresql://me:s{cr}t%25@127.0.0.1:1/x", r"me:\*\*\*@127.0.0.1:1/x': .*refused"),
+    ],
+)
+def test_a_storage_that_cannot_be_used(storage: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        opened(storage)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert not [word for word in ("secret", "ret@", "{cr}") if word in text]
+
+
+def test_the_path_of_a_database() -> None:
+    assert read_address("sqlite:a/b.db").path == Path("a/b.db")
+    assert read_address("sqlite:///a/b.db").path == Path("a/b.db")
+    assert read_address("sqlite:////a/b.db").path == Path("/a/b.db")
+    assert read_address("sqlite:/a/b.db").path == Path("/a/b.db")
+
+
+def test_odd_names_of_files(tmp_path: Path) -> None:
+    for name in ("[a]* {b} %41?c=d&e#ü",):
+        (tmp_path / name).mkdir()
+        for kind in KINDS[1:]:
+            where = f"{kind}:{tmp_path / name / name}.{kind}"
+            with opened(where, slots=1) as study:
+                finish(study)
+            with join_study(where, "it") as study:
+                assert study.finished() == 1
+            assert Path(f"{tmp_path / name / name}.{kind}").is_file()
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_path_that_cannot_be_written(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for path in (tmp_path / "file" / "x", tmp_path / "missing" / "x", tmp_path):
+        with pytest.raises(FolderError) as caught:
+            opened(f"{kind}:{path}")
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize(
+    "text",
+    ["just\nsome\ntext\n", "one line\n", "x", "{}\n", '{"op_code":77}\n{"a":1}\n{"a":1}\n'],
+)
+def test_a_file_of_something_else_is_not_touched(kind: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / f"study.{kind}").write_text(text)
+    with pytest.raises(FolderError):
+        opened(place(kind, tmp_path))
+    assert (tmp_path / f"study.{kind}").read_text() == text
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+    before = (tmp_path / "study.sqlite").read_bytes()
+    with pytest.raises(FolderError, match="is a database of another program"):
+        opened(place("sqlite", tmp_path))
+    assert (tmp_path / "study.sqlite").read_bytes() == before
+
+
+def test_a_database_of_a_newer_optuna(tmp_path: Path) -> None:
+    where = place("sqlite", tmp_path)
+    opened(where).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'v99.0.0.a'")
+    with pytest.raises(
+        FolderError, match=r"no longer compatible .* pip install -U optuna"
+    ) as caught:
+        opened(where)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_driver_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"psycopg is missing: pip install 'parformer\[postgres"):
+        opened("postgresql://me:secret@127.0.0.1:1/x")
+    with pytest.raises(MissingExtra, match=r"no driver for postgresql\+asyncpg://me:\*\*\*@"):
+        opened("postgresql+asyncpg://me:secret@127.0.0.1:1/x")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: open_study("memory", "", SETTINGS, slots=1), "a printable name .* got ''"),
+        (lambda: open_study("memory", "a\nb", SETTINGS, slots=1), "a printable name"),
+        (lambda: open_study("memory", "a" * 201, SETTINGS, slots=1), "up to 200 letters"),
+        (lambda: open_study("memory", "a", SETTINGS, slots=0), "at least one slot, got 0"),
+        (lambda: open_study("memory", "a", SETTINGS, slots=1, heartbeat=2), "at least 3 seconds"),
+        (
+            lambda: open_study("memory", "a", SETTINGS, slots=1, heartbeat=float("nan")),
+            "at least 3 seconds, got nan",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense(call: Callable[[], Study], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+def test_settings_without_objectives_are_refused() -> None:
+    for objectives in ([], None, "loss"):
+        with pytest.raises(ConfigError, match="settings need a list of objectives"):
+            opened("memory", objectives=objectives)
+
+
+def test_a_database_that_is_away_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module.time, "sleep", lambda seconds: None)
+    with shared(place("sqlite", tmp_path), SLOTS) as study:
+        troubles = [sqlite3.OperationalError("database is locked")] * 3
+        lock = study.store.lock
+
+        def busy_lock() -> Any:
+            if troubles:
+                raise troubles.pop()
+            return lock()
+
+        monkeypatch.setattr(study.store, "lock", busy_lock)
+        assert finish(study) == list(expected())
+        assert not troubles
+        monkeypatch.setattr(storage_module, "PATIENCE", -1.0)
+        troubles.append(sqlite3.OperationalError("disk I/O error"))
+        with pytest.raises(
+            FolderError, match=r"cannot use the storage 'sqlite:.*': disk I/O error"
+        ):
+            study.claim(evenly(GENERATION))
+
+
+# Copies
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"), [("memory", "sqlite"), ("notebook", "journal"), ("journal", "sqlite")]
+)
+def test_a_copy_is_a_study_like_any_other(kind: str, target: str, tmp_path: Path) -> None:
+    import optuna
+
+    where = place(target, tmp_path / "copy")
+    (tmp_path / "copy").mkdir()
+    calls = iter(range(100))
+    with opened(place(kind, tmp_path)) as study:
+        finish(study, stop=lambda: next(calls) == 5)
+        study.copy_to(where, "it")
+        with pytest.raises(ConfigError, match="has a study 'it' already; choose another name"):
+            study.copy_to(where, "it")
+        study.copy_to(where, "second")
+    with opened(where) as copy:
+        assert isinstance(copy, SharedStudy)
+        assert copy.records(SLOTS) == list(expected())[:5]
+        finish(copy)
+        assert copy.records(SLOTS) == list(expected())
+        seen = optuna.load_study(study_name="it", storage=copy.store.base)
+        assert [trial.number for trial in seen.trials] == list(range(SLOTS))
+        assert [trial.user_attrs["slot"] for trial in seen.trials] == list(range(SLOTS))
+        now = time.time()
+        for trial in seen.trials:
+            assert trial.datetime_start is not None
+            assert trial.datetime_complete is not None
+            assert abs(trial.datetime_complete.timestamp() - now) < 60
+        assert len(seen.best_trials) >= 1
+    with join_study(where, "second") as copy:
+        assert copy.records(SLOTS) == list(expected())[:5]
+
+
+@pytest.mark.parametrize("target", SHARED)
+def test_a_copy_that_was_not_finished_is_made_again(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = place(target, tmp_path)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with opened("memory") as study:
+        finish(study)
+        with monkeypatch.context() as patch:
+            patch.setattr(study_module, "set_settings", die)
+            with pytest.raises(KeyboardInterrupt):
+                study.copy_to(where, "it")
+        with pytest.raises(ConfigError, match="not copied to its end; choose another"):
+            opened(where)
+        study.copy_to(where, "it")
+    with join_study(where, "it") as copy:
+        assert copy.records(SLOTS) == list(expected())
+
+
+def test_a_copy_needs_a_storage_of_optuna(tmp_path: Path) -> None:
+    with opened("memory") as study:
+        for target in ("memory", place("notebook", tmp_path)):
+            with pytest.raises(ConfigError, match="is copied to journal:, sqlite: or postgresql:"):
+                study.copy_to(target, "it")
+
+
+# Quiet and quick
+
+
+def test_optuna_waits_until_it_is_needed(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from parformer.search.sizes.study import open_study, work\n"
+        f"study = open_study({place('notebook', tmp_path)!r}, 'it', {SETTINGS}, slots=2)\n"
+        "work(study, lambda s, r: str(s), lambda g: ((1, 2), '', {}), generations=1)\n"
+        "assert study.finished() == 2\n"
+        "sys.exit(bool({'optuna', 'torch', 'sqlalchemy'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_nothing_is_said_on_the_way(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for kind in KINDS:
+        with opened(place(kind, tmp_path)) as study:
+            finish(study)
+    with pytest.raises(ParformerError):
+        opened("postgresql://me:secret@127.0.0.1:1/x")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_workers_leave_nothing_beside_a_database(tmp_path: Path) -> None:
+    where = place("sqlite", tmp_path)
+    left = tmp_path / "study.sqlite.0123456789ab.alive"
+    left.touch()
+    with opened(where) as study:
+        assert not left.exists()
+        finish(study)
+        assert len(list(tmp_path.glob("*.alive"))) == 1
+        opened(where).close()  # sweeps, and spares the living
+        assert len(list(tmp_path.glob("*.alive"))) == 1
+    assert {entry.name for entry in tmp_path.iterdir()} == {"study.sqlite", "study.sqlite.lock"}
+
+
+if __name__ == "__main__":
+    serve()
