@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import parformer as pf
+from parformer.blocks.base import BLOCKS
 from parformer.cli import main
+from parformer.cli.console import make_console
+from parformer.notation import ALPHABET, PLANNED
 
 SMALL = ["--set", "d_model=32", "--set", "n_head=2", "--set", "d_inner=48"]
 
@@ -132,6 +135,10 @@ def test_measure_compares_small_models(capsys: pytest.CaptureFixture[str]) -> No
         (["cost", "nowhere.toml"], "nowhere.toml", "No such file"),
         (["cost"], "MODEL", "--help"),
         (["cots"], "cots", "--help"),
+        (["fit", "--tiem", "3m"], "--tiem", "'parformer fit --help'"),
+        (["search", "pareto", "--tiem", "3m"], "--tiem", "'parformer search pareto --help'"),
+        (["cost", "no-such-model"], "no-such-model", "the nearest are"),
+        (["design"], "--par", "give one of"),
         ([], "VERB", "--help"),
         (["design", "--par", "0"], "0", "from 1"),
         (["design", "--par", "12", "--p", "1"], "1", "from 2"),
@@ -164,6 +171,51 @@ def test_a_mistake_gets_one_line_and_status_2(
     assert captured.err.startswith("parformer")
     assert value in captured.err
     assert way_out in captured.err
+
+
+def test_a_message_quotes_no_more_than_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "pocket", "--set", "x" * 2_000_000]) == 2
+    assert len(capsys.readouterr().err) < 2500
+
+
+def test_no_message_offers_a_block_that_cannot_be_built(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "zork"]) == 2
+    assert capsys.readouterr().err.endswith("known blocks: a f i r s\n")
+    assert {letter for letter in ALPHABET if letter not in BLOCKS} == PLANNED
+
+
+def test_json_of_a_recipe_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_json(capsys, "show", "pocket", "--toml")["model"]["family"] == "transformer-xl"
+
+
+def test_only_the_verb_that_is_named_is_loaded() -> None:
+    code = "import sys; from parformer.cli import main; main(['design', '--par', '8']); "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(*[m for m in sys.modules if 'parformer.cli' in m])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "parformer.cli.design" in loaded
+    assert not {"parformer.cli.fit", "parformer.cli.search", "parformer.cli.train"} & set(loaded)
+
+
+def test_output_that_finds_no_room_is_told_in_a_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "parformer", "show"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "parformer show: no room for the output: No space left on device\n"
+
+
+def test_what_is_printed_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    make_console().print("a\x1b[2Jb", markup=False)
+    assert capsys.readouterr().out == "a\ufffd[2Jb\n"
 
 
 def test_help_teaches_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,13 +17,15 @@ import parformer
 ROOT = Path(parformer.__file__).parent
 
 LEVELS = (
-    ("errors", "events"),
+    ("errors", "events", "threads"),
     ("store",),
     ("notation",),
     ("pattern",),
     ("fields", "records"),
     ("config",),
+    ("verbs",),
     ("recipe",),
+    ("naming",),
     ("kernels",),
     ("blocks", "embedding"),
     ("model", "costs", "convert"),

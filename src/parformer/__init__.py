@@ -12,15 +12,25 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from parformer import threads
 from parformer.config import ModelConfig, preset, presets
 from parformer.pattern import Pattern, interleaved, par, sandwich
 
 if TYPE_CHECKING:
     from parformer import convert as convert
     from parformer.costs import cost as cost
+    from parformer.data.request import prepare as prepare
+    from parformer.evaluate.request import evaluate as evaluate
     from parformer.fitting.notebook import fit as fit
+    from parformer.generate.request import generate as generate
+    from parformer.measure.request import measure as measure
     from parformer.model import build as build
     from parformer.model import load as load
+    from parformer.naming import design as design
+    from parformer.naming import show as show
+    from parformer.train.request import train as train
+
+threads.settle()
 
 __version__ = "0.1.0"
 
@@ -30,27 +40,39 @@ __all__ = [
     "build",
     "convert",
     "cost",
+    "design",
+    "evaluate",
     "fit",
+    "generate",
     "interleaved",
     "load",
+    "measure",
     "par",
+    "prepare",
     "preset",
     "presets",
     "sandwich",
+    "show",
+    "train",
 ]
 
-# Names that bring torch with them, which takes seconds: they load when first used.
+# Names that bring torch or much else with them: they load when first used.
 LATE = {
     "build": "parformer.model",
     "cost": "parformer.costs",
+    "design": "parformer.naming",
     "fit": "parformer.fitting.notebook",
     "load": "parformer.model",
+    "prepare": "parformer.data.request",
+    "show": "parformer.naming",
 }
+PACKAGES = ("convert", "evaluate", "generate", "measure", "train")
+"""Verbs that are packages one can call, and the package for weights from elsewhere."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "convert":
-        return importlib.import_module("parformer.convert")
+    if name in PACKAGES:
+        return importlib.import_module(f"parformer.{name}")
     if name in LATE:
         return getattr(importlib.import_module(LATE[name]), name)
     raise AttributeError(f"module 'parformer' has no attribute {name!r}")

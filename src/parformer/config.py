@@ -10,7 +10,6 @@ A configuration is frozen and checks itself. A family fills in what is left open
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 import types
 from collections.abc import Mapping
@@ -443,11 +442,7 @@ def preset_files() -> Mapping[str, str]:
 
 def preset_table(name: str) -> dict[str, Any]:
     """A preset's file as it stands, with the tables of the preset it extends filled in."""
-    known = presets()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(known)}"
-        raise ConfigError(f"unknown preset {name!r}; {hint}")
+    check_names([name], presets(), "preset")
     table = tomllib.loads(preset_files()[f"{name}.toml"])
     return merge_tables(preset_table(table["extends"]), table) if "extends" in table else table
 

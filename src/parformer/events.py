@@ -95,7 +95,17 @@ class Validated:
     loss: float
 
 
-Event: TypeAlias = Notice | Progress | Phase | Planned | Training | Started | Step | Validated
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """A piece of text that a model has just written after the prompt at a place."""
+
+    place: int
+    text: str
+
+
+Event: TypeAlias = (
+    Notice | Progress | Phase | Planned | Training | Started | Step | Validated | Wrote
+)
 Listener: TypeAlias = Callable[[Event], None]
 
 Preparing: TypeAlias = Callable[[str, float], None]
@@ -135,3 +145,6 @@ class Watch:
 
     def validated(self, step: int, loss: float) -> None:
         self.tell(Validated(step, loss))
+
+    def wrote(self, place: int, text: str) -> None:
+        self.tell(Wrote(place, text))

@@ -11,9 +11,10 @@ import difflib
 import inspect
 import itertools
 import math
+import re
 import tomllib
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -27,14 +28,31 @@ def need_at_least(name: str, value: int, least: int) -> None:
         raise ConfigError(f"{name} must be at least {least}, got {value}")
 
 
+FEW = 12
+"""So many names can all be told."""
+
+
 def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse the first unknown name and offer the nearest known one."""
+    """Refuse the first unknown name and offer the nearest known ones."""
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            way_out = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"unknown {what} {name!r}; {way_out}")
+            raise ConfigError(f"unknown {what} {str(name)!r:.80}; {nearest(str(name), known)}")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The way out for who typed a name that nobody knows.
+
+    >>> nearest("par-bose", ["par-base", "par-large", "bert-base"])
+    "did you mean 'par-base'?"
+    """
+    most = 1 if len(known) <= FEW else 3
+    if near := [repr(one) for one in difflib.get_close_matches(name[:100], known, n=most)]:
+        return f"did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
+    if len(known) <= FEW:
+        return f"known: {', '.join(known)}"
+    near = difflib.get_close_matches(name[:100], known, n=most, cutoff=0.0)
+    return f"there are {len(known)}, the nearest are {', '.join(near)}"
 
 
 @cache
@@ -110,6 +128,18 @@ def fit_fields(config: Any, section: str = "") -> None:
 
 
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def read_seconds(text: str) -> float:
+    """A length of time as people write it: 90, 90s, 5m, 1.5h.
+
+    >>> read_seconds("1.5m")
+    90.0
+    """
+    parts = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
+    if parts is None or float(parts[1]) <= 0:
+        raise ConfigError(f"cannot read the time {text!r}; write it as 90s, 5m or 1.5h")
+    return float(parts[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[parts[2]]
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

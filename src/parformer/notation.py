@@ -32,6 +32,8 @@ _letters = {
 ALPHABET: Mapping[str, str] = MappingProxyType(_letters)
 """What every letter is called; `add_letter` makes room for a guest."""
 _OWN = frozenset(_letters)
+PLANNED = frozenset("ly")
+"""Letters with a name and no block yet; messages do not offer them."""
 MAX_BLOCKS = 4096
 MAX_CHARACTERS = 100_000
 MAX_DEPTH = 50
@@ -54,7 +56,7 @@ _TOKEN = re.compile(
 
 
 def known_blocks() -> str:
-    return f"known blocks: {' '.join(sorted(ALPHABET))}"
+    return f"known blocks: {' '.join(sorted(set(ALPHABET) - PLANNED))}"
 
 
 def add_letter(letter: str, name: str) -> None:

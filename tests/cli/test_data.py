@@ -12,6 +12,7 @@ import pytest
 from parformer.cli import main
 from parformer.cli.data import compared, readable
 from parformer.data.corpora import corpora
+from parformer.data.overlap import Overlap
 
 TRAIN = "the cat sat on the mat\n\nnaïve cats [bold] nap\n" * 40
 
@@ -130,7 +131,7 @@ def test_little_in_common_is_no_warning(capsys: pytest.CaptureFixture[str], fold
 
 
 def test_of_a_long_split_it_is_told_how_much_was_looked_for() -> None:
-    found = {"windows": 8_388_559, "shared": 0.012, "longest": 80}
+    found = Overlap(windows=8_388_559, shared=0.012, longest=80)
     assert compared(found, 8_388_608).endswith("longest match 80 bytes")
     assert compared(found, 9_000_000).endswith("80 bytes (its first 8.4 MB were looked for)")
 

@@ -1,30 +1,22 @@
 """The command line: one verb, one function.
 
-Nothing here imports torch until a verb needs it, so that help answers at once.
+Only the verb that was named is loaded, and nothing imports torch until a verb needs it, so that
+help answers at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
+import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from parformer import __version__
-from parformer.cli import (
-    data,
-    evaluate,
-    fit,
-    generate,
-    models,
-    pareto,
-    proxies,
-    reproduce,
-    search,
-    train,
-)
+from parformer.cli.console import shown
 from parformer.errors import ParformerError
 
 DESCRIPTION = """\
@@ -51,165 +43,91 @@ examples:
 
 
 class Verb(NamedTuple):
-    """A word of the command line."""
+    """A word of the command line; its module has EXAMPLES, `add` and `run`."""
 
     name: str
-    add: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
     words: str
-    examples: str
+    module: str = ""
+    """In `parformer.cli`, if it is not called as the verb is."""
+
+    def part(self, name: str) -> Any:
+        """What the verb's module calls `add` or, where it has several verbs, `add_VERB`."""
+        module = importlib.import_module(f"parformer.cli.{self.module or self.name}")
+        own = {"EXAMPLES": f"{self.name.upper()}_EXAMPLES"}.get(name, f"{name}_{self.name}")
+        return getattr(module, own if self.module else name)
 
 
 VERBS = (
-    Verb(
-        "fit",
-        fit.add,
-        fit.run,
-        "text and a budget in, the best model that fits out, with proof",
-        fit.EXAMPLES,
-    ),
-    Verb(
-        "design",
-        models.add_design,
-        models.run_design,
-        "write a pattern by a paper's rule, or in another notation",
-        """\
-  parformer design --par 32 --p 5
-  parformer design --sandwich 32 --k 6
-  parformer design --from-megatron '*-*-' --as layer-types""",
-    ),
-    Verb(
-        "show",
-        models.add_show,
-        models.run_show,
-        "draw presets or patterns and say in words what they are",
-        """\
-  parformer show
-  parformer show par-base '(sf)x16'
-  parformer show transformer-xl-base par-base --svg stacks.svg
-  parformer show pocket --toml > mine.toml""",
-    ),
-    Verb(
-        "cost",
-        models.add_cost,
-        models.run_cost,
-        "price models exactly without building them",
-        """\
-  parformer cost par-base
-  parformer cost transformer-xl-base par-base
-  parformer cost par-base --pattern '(sf)x16' --set d_inner=1024 --json
-  parformer cost mine.toml --tgt-len 1 --mem-len 512 --batch 8""",
-    ),
-    Verb(
-        "measure",
-        models.add_measure,
-        models.run_measure,
-        "build models and measure them side by side on this machine",
-        """\
-  parformer measure transformer-xl-base par-base
-  parformer measure pocket llama-pocket --tgt-len 1 --mem-len 128 --threads 1
-  parformer measure worker --storage postgresql://me@database/studies""",
-    ),
-    Verb(
-        "data",
-        data.add,
-        data.run,
-        "list corpora, or fetch, tokenize and describe one",
-        """\
-  parformer data
-  parformer data python-source
-  parformer data wikitext-2 --from ~/wikitext-2 --tokenizer word
-  parformer data 'books/**/*.txt' --tokenizer bpe --vocab-size 4096""",
-    ),
+    Verb("fit", "text and a budget in, the best model that fits out, with proof"),
+    Verb("design", "write a pattern by a paper's rule, or in another notation"),
+    Verb("show", "draw presets or patterns and say in words what they are"),
+    Verb("cost", "price models exactly without building them"),
+    Verb("measure", "build models and measure them side by side on this machine"),
+    Verb("data", "list corpora, or fetch, tokenize and describe one"),
     Verb(
         "train",
-        train.add,
-        train.run,
         "train a model on a text; the same command on the same run goes on where it stopped",
-        """\
-  parformer train pocket --corpus python-source --time 3m --run first
-  parformer train pocket --pattern '(sfff)x2 (f)x4' --steps 2000 --set train.learning_rate=1e-3
-  parformer train mine.toml --corpus 'notes/*.txt' --seed 7
-  torchrun --nproc-per-node 2 -m -- parformer train par-base --run base --shard""",
     ),
+    Verb("search", "find out which block belongs where, for a text and a device"),
     Verb(
-        "search",
-        search.add,
-        search.run,
-        "find out which block belongs where, for a text and a device",
-        search.EXAMPLES,
+        "pick", "take the best model within limits from a Pareto search, ready to train", "pareto"
     ),
-    Verb(
-        "pick",
-        pareto.add_pick,
-        pareto.run_pick,
-        "take the best model within limits from a Pareto search, ready to train",
-        pareto.PICK_EXAMPLES,
-    ),
-    Verb(
-        "proxies",
-        proxies.add,
-        proxies.run,
-        "how well cheap scores rank a table of trained models",
-        proxies.EXAMPLES,
-    ),
+    Verb("proxies", "how well cheap scores rank a table of trained models"),
     Verb(
         "reproduce",
-        reproduce.add,
-        reproduce.run,
         "put a paper's table or figure beside what this machine counts, measures and trains",
-        reproduce.EXAMPLES,
     ),
-    Verb(
-        "evaluate",
-        evaluate.add,
-        evaluate.run,
-        "perplexity of a trained model on text it never saw",
-        """\
-  parformer evaluate first
-  parformer evaluate first --split valid --tgt-len 64 --mem-len 640 --clamp-len 400
-  parformer evaluate first --corpus other.txt --split train --json""",
-    ),
-    Verb(
-        "generate",
-        generate.add,
-        generate.run,
-        "let a trained model write on",
-        """\
-  parformer generate first --prompt 'def read(' --tokens 200
-  parformer generate first --prompt 'import ' --greedy
-  parformer generate first --prompt 'class ' --temperature 0.8 --top-p 0.9 --seed 3""",
-    ),
+    Verb("evaluate", "perplexity of a trained model on text it never saw"),
+    Verb("generate", "let a trained model write on"),
 )
 
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line and leaves with status 2."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is left over here, where it is known whose help to name."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see '{self.prog} --help'\n")
+        self.exit(2, f"{self.prog}: {shown(message)}; see '{self.prog} --help'\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status is 0, or 2 for input that we cannot take."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = make_parser().parse_args(words)
+        arguments = make_parser(words[:1]).parse_args(words)
         arguments.command = shlex.join(["parformer", *words])
         arguments.act(arguments)
+        sys.stdout.flush()
     except ParformerError as error:
-        print(f"parformer {words[0]}: {error}", file=sys.stderr)
+        print(f"parformer {words[0]}: {shown(str(error))}", file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # whoever read our output has gone; say nothing more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence()  # whoever read our output has gone; say nothing more
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        silence()
+        print(f"parformer {words[0]}: no room for the output: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 
-def make_parser() -> Parser:
+def silence() -> None:
+    """Let what could not be written go; Python would try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def make_parser(wanted: Collection[str] | None = None) -> Parser:
+    """All verbs by name and purpose; those that are wanted, else all, with their flags."""
     parser = Parser(
         prog="parformer",
         description=DESCRIPTION,
@@ -223,10 +141,11 @@ def make_parser() -> Parser:
             verb.name,
             help=verb.words,
             description=f"{verb.words[0].upper()}{verb.words[1:]}.",
-            epilog=f"examples:\n{verb.examples}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        added.add_argument("--json", action="store_true", help="print JSON for machines")
-        added.set_defaults(act=verb.run)
-        verb.add(added)
+        if wanted is None or verb.name in wanted:
+            added.epilog = f"examples:\n{verb.part('EXAMPLES')}"
+            added.add_argument("--json", action="store_true", help="print JSON for machines")
+            added.set_defaults(act=verb.part("run"))
+            verb.part("add")(added)
     return parser

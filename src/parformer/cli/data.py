@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from parformer.cli.console import make_console, print_json, progress_bar
+from parformer.cli.console import make_console, print_json
+from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.screen import Screen
+from parformer.data.request import PrepareRequest, PrepareResult, prepare
 from parformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from parformer.data.corpora import Corpus
     from parformer.data.overlap import Overlap
-    from parformer.data.tokens import Prepared, Split
 
-COMMON = 12
-"""So many of the most frequent tokens are shown."""
-EXCERPT = 240
-"""So many characters of the text are shown."""
-BLOCK = 2**22
+EXAMPLES = """\
+  parformer data
+  parformer data python-source
+  parformer data wikitext-2 --from ~/wikitext-2 --tokenizer word
+  parformer data 'books/**/*.txt' --tokenizer bpe --vocab-size 4096"""
+
+FLAGS = {
+    "corpus": Flag(hidden=True),
+    "local": Flag(name="--from", metavar="PATH"),
+    "tokenizer": Flag(metavar="KIND"),
+    "vocab_size": Flag(default="8192 for pieces, else all"),
+}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,55 +37,31 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a corpus by name, or a file, folder or glob of text, such as 'notes/*.txt'; "
         "without it, all corpora that have a name are listed",
     )
-    parser.add_argument(
-        "--from",
-        dest="local",
-        metavar="PATH",
-        help="a local copy of a published corpus, which is then not downloaded",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        metavar="KIND",
-        help="what a token is: byte, used-bytes, character, word or bpe (default byte)",
-    )
-    parser.add_argument(
-        "--vocab-size",
-        type=int,
-        metavar="N",
-        help="most tokens that character, word or bpe may have (default for bpe: 8192)",
-    )
-    parser.add_argument(
-        "--min-count", type=int, metavar="N", help="rarer characters and words become <unk>"
-    )
+    add_flags(parser, PrepareRequest, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.corpus is None:
-        list_corpora(arguments)
+    values = given(arguments, PrepareRequest)
+    if "corpus" not in values:
+        for name, value in values.items():
+            flag = FLAGS.get(name, Flag()).name or f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} {value} needs a corpus; name one, such as python-source")
+        list_corpora(json=arguments.json)
         return
-    facts = describe(*prepare_corpus(arguments))
+    screen = Screen(quiet=arguments.json)
+    with screen.bar:
+        found = prepare(PrepareRequest(**values), watch=screen)
     if arguments.json:
-        print_json(facts)
+        print_json(found.to_dict())
     else:
-        show(facts)
+        show(found)
 
 
-def list_corpora(arguments: argparse.Namespace) -> None:
-    options = {
-        "--from": arguments.local,
-        "--tokenizer": arguments.tokenizer,
-        "--vocab-size": arguments.vocab_size,
-        "--min-count": arguments.min_count,
-    }
-    for option, value in options.items():
-        if value is not None:
-            raise ConfigError(f"{option} {value} needs a corpus; name one, such as python-source")
-    from dataclasses import asdict
-
+def list_corpora(*, json: bool) -> None:
     from parformer.data.corpora import corpora
 
     listed = corpora()
-    if arguments.json:
+    if json:
         print_json([asdict(listing) for listing in listed])
         return
     from rich.table import Table
@@ -97,122 +82,40 @@ def list_corpora(arguments: argparse.Namespace) -> None:
     )
 
 
-def prepare_corpus(
-    arguments: argparse.Namespace,
-) -> tuple[Corpus, Prepared, dict[str, Overlap]]:
-    """Fetch, tokenize and compare what the command line names; a bar shows how far that is."""
-    from parformer.data.corpora import find_corpus
-    from parformer.data.overlap import overlaps
-    from parformer.data.tokenizers import settings
-    from parformer.data.tokens import prepare
-    from parformer.store.files import cache_folder
-
-    kind, vocab_size = arguments.tokenizer or "byte", arguments.vocab_size or 0
-    min_count = arguments.min_count or 0
-    # a mistake should be told before anything is fetched
-    settings(kind, vocab_size=vocab_size, min_count=min_count)
-    with progress_bar() as bar:
-        task = bar.add_task("", total=1.0)
-
-        def news(what: str, share: float) -> None:
-            bar.update(task, description=what, completed=share)
-
-        corpus = find_corpus(arguments.corpus, local=arguments.local, progress=news)
-        prepared = prepare(
-            corpus,
-            kind,
-            vocab_size=vocab_size,
-            min_count=min_count,
-            cache=cache_folder(),
-            progress=news,
-        )
-        shared = overlaps(corpus, news)
-    return corpus, prepared, shared
-
-
-def describe(corpus: Corpus, prepared: Prepared, shared: dict[str, Overlap]) -> dict[str, Any]:
-    """All that there is to know, as JSON has it."""
-    from dataclasses import asdict
-
-    tokenizer = prepared.tokenizer
-    main = prepared.splits["train" if "train" in prepared.splits else next(iter(prepared.splits))]
-    # a character has at most four bytes, so four times as many tokens are always enough
-    excerpt = tokenizer.decode(main.tokens[: 4 * EXCERPT])[:EXCERPT]
-    return {
-        "corpus": prepared.corpus,
-        "about": corpus.about,
-        "identity": prepared.identity,
-        "tokenizer": tokenizer.kind,
-        "vocab_size": tokenizer.size,
-        "cutoffs": list(tokenizer.cutoffs),
-        "splits": {name: measure(split) for name, split in prepared.splits.items()},
-        "overlap": {name: asdict(o) | {"crowded": o.crowded} for name, o in shared.items()},
-        "common": [
-            {"token": token, "text": tokenizer.decode([token]), "count": count}
-            for token, count in most_frequent(main, tokenizer.size)
-        ],
-        "excerpt": excerpt,
-        "cache": str(prepared.folder),
-    }
-
-
-def measure(split: Split) -> dict[str, Any]:
-    tokens = len(split.tokens)
-    return {
-        "bytes": split.bytes,
-        "characters": split.characters,
-        "words": split.words,
-        "tokens": tokens,
-        "bytes_per_token": split.bytes / tokens,
-        "tokens_per_word": tokens / split.words,
-    }
-
-
-def most_frequent(split: Split, size: int) -> list[tuple[int, int]]:
-    """The most frequent tokens with their counts; of equally frequent ones, the lower first."""
-    import numpy as np
-
-    counts = np.zeros(size, np.int64)
-    for start in range(0, len(split.tokens), BLOCK):  # counting copies what it counts
-        counts += np.bincount(split.tokens[start : start + BLOCK], minlength=size)
-    order = np.argsort(-counts, kind="stable")[:COMMON]
-    return [(int(token), int(counts[token])) for token in order if counts[token]]
-
-
-def show(facts: dict[str, Any]) -> None:
+def show(found: PrepareResult) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = make_console()
-    console.print(Text.assemble((facts["corpus"], "bold"), f"  {facts['about']}"))
+    console, prepared, tokenizer = make_console(), found.prepared, found.prepared.tokenizer
+    console.print(Text.assemble((prepared.corpus, "bold"), f"  {found.about}"))
     console.print()
     table = Table("split", header_style="bold", box=None)
     columns = ("bytes", "characters", "words", "tokens", "bytes per token", "tokens per word")
     for column in columns:
         table.add_column(column, justify="right")
-    for name, counts in facts["splits"].items():
+    for name, split in prepared.splits.items():
+        counts = split.measured()
         whole = (f"{counts[key]:,}" for key in columns[:4])
         ratios = (f"{counts[key.replace(' ', '_')]:.3f}" for key in columns[4:])
         table.add_row(Text(name), *whole, *ratios)
     console.print(table)
     console.print()
-    if facts["overlap"]:
+    if found.overlap:
         grid = Table.grid(padding=(0, 2))
-        for name, found in facts["overlap"].items():
-            line = compared(found, facts["splits"][name]["bytes"])
+        for name, shared in found.overlap.items():
+            line = compared(shared, prepared.splits[name].bytes)
             grid.add_row(Text(name, style="bold"), Text(line))
         console.print(grid)
-        if text := warning(facts["overlap"]):
+        if text := warning(found.overlap):
             console.print(Text(text))
         console.print()
-    common = "  ".join(f"{row['text']!r} {row['count']:,}" for row in facts["common"])
-    cutoffs = ", ".join(map(str, facts["cutoffs"])) or "none: the vocabulary needs no cutting"
+    cutoffs = ", ".join(map(str, tokenizer.cutoffs)) or "none: the vocabulary needs no cutting"
     lines = {
-        "tokenizer": f"{facts['tokenizer']}, {facts['vocab_size']:,} tokens",
+        "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} tokens",
         "cutoffs": cutoffs,
-        "common": common,
-        "excerpt": repr(facts["excerpt"]),
-        "kept in": facts["cache"],
+        "common": "  ".join(f"{one.text!r} {one.count:,}" for one in found.common),
+        "excerpt": repr(found.excerpt),
+        "kept in": str(prepared.folder),
     }
     grid = Table.grid(padding=(0, 2))
     for title, line in lines.items():
@@ -220,31 +123,32 @@ def show(facts: dict[str, Any]) -> None:
     console.print(grid)
 
 
-def compared(found: dict[str, Any], size: int) -> str:
+def compared(found: Overlap, size: int) -> str:
     """What a split of so many bytes has in common with train.
 
-    >>> compared({"windows": 951, "shared": 0.235, "longest": 345}, 1000)
+    >>> from parformer.data.overlap import Overlap
+    >>> compared(Overlap(windows=951, shared=0.235, longest=345), 1000)
     '23.5% of its 50-byte windows stand in train word for word; longest match 345 bytes'
     """
     from parformer.data.overlap import WINDOW
 
-    if not found["windows"]:
+    if not found.windows:
         return f"shorter than {WINDOW} bytes, so not looked for in train"
-    if not found["longest"]:
+    if not found.longest:
         return f"none of its {WINDOW}-byte windows stands in train word for word"
-    seen = found["windows"] + WINDOW - 1
+    seen = found.windows + WINDOW - 1
     return (
-        f"{found['shared']:.1%} of its {WINDOW}-byte windows stand in train word for word; "
-        f"longest match {found['longest']:,} bytes"
+        f"{found.shared:.1%} of its {WINDOW}-byte windows stand in train word for word; "
+        f"longest match {found.longest:,} bytes"
         + (f" (its first {readable(seen)} were looked for)" if seen < size else "")
     )
 
 
-def warning(overlap: dict[str, dict[str, Any]]) -> str:
+def warning(overlap: dict[str, Overlap]) -> str:
     """What it means that splits have much in common with train, or nothing where none has."""
     from parformer.data.overlap import WARN
 
-    crowded = " and ".join(name for name, found in overlap.items() if found["crowded"])
+    crowded = " and ".join(name for name, found in overlap.items() if found.crowded)
     return crowded and (
         f"Warning: more than {WARN:.0%} of {crowded} stands in train, where a model that copies "
         "looks better than it is; remove copies, or split by document or date into files named "

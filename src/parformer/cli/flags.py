@@ -55,7 +55,11 @@ def add_flags(
         options = _options(hints[field.name], flag)
         options["help"] = (f"{told} (default {default})" if default else told).replace("%", "%%")
         if flag.name and not flag.name.startswith("-"):
-            groups[flag.group].add_argument(field.name, nargs="?", **options)
+            needed = field.default is MISSING and field.default_factory is MISSING
+            several = "+" if needed else "*"
+            many = several if options.pop("action", "") else None if needed else "?"
+            options["metavar"] = flag.metavar or flag.name
+            groups[flag.group].add_argument(field.name, nargs=many, default=None, **options)
         else:
             name = flag.name or f"--{field.name.replace('_', '-')}"
             groups[flag.group].add_argument(name, dest=field.name, default=None, **options)

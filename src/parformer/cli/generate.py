@@ -1,141 +1,76 @@
-"""The verb `generate`: what does a trained model write?"""
+"""The verb `generate`: its flags, and texts shown as they are written."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from unicodedata import category
 
-from parformer.cli.console import add_device, print_json
+from parformer.cli.console import harmless, print_json
+from parformer.cli.flags import Flag, add_flags, given
 from parformer.errors import ConfigError
+from parformer.events import Event, Wrote, nobody
+from parformer.generate.request import GenerateRequest, generate
 
-UNSHOWN = "\ufffd"
+EXAMPLES = """\
+  parformer generate first --prompt 'def read(' --tokens 200
+  parformer generate first --prompt 'import ' --greedy
+  parformer generate first --prompt 'class ' --temperature 0.8 --top-p 0.9 --seed 3"""
+
+FLAGS = {
+    "model": Flag(name="RUN"),
+    "prompts": Flag(name="--prompt", default="a line end; - is standard input"),
+    "temperature": Flag(metavar="T", default="1"),
+    "top_k": Flag(metavar="K", default="all"),
+    "top_p": Flag(metavar="P", default="1: all"),
+    "repetition_penalty": Flag(metavar="X"),
+    "device": Flag(metavar="NAME"),
+}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="RUN", help="folder of a run or of a model")
-    parser.add_argument(
-        "--prompt",
-        action="append",
-        metavar="TEXT",
-        help="text to go on with, - for standard input; may be repeated (default: a line end)",
-    )
-    parser.add_argument(
-        "--tokens", type=int, default=200, metavar="N", help="to write at most (default 200)"
-    )
-    parser.add_argument(
-        "--temperature", type=float, metavar="T", help="below 1: likely tokens more so (default 1)"
-    )
-    parser.add_argument("--greedy", action="store_true", help="always the likeliest token")
-    parser.add_argument(
-        "--top-k",
-        type=int,
-        default=0,
-        metavar="K",
-        help="draw among the K likeliest (default: all)",
-    )
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="draw among the likeliest that have probability P together (default 1: all)",
-    )
-    parser.add_argument(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="above 1: tokens seen before become less likely (default 1)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)"
-    )
-    parser.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end before this text; may be repeated",
-    )
-    add_device(parser)
+    add_flags(parser, GenerateRequest, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.greedy and arguments.temperature is not None:
-        raise ConfigError(
-            f"--greedy and --temperature {arguments.temperature:g} contradict each other; "
-            "give one of them"
-        )
-    prompts = read_prompts(arguments.prompt or [""])
-    from parformer.generate import Sampling, generate_text
-    from parformer.measure.device import find_device
-    from parformer.model import load
-    from parformer.train.run import open_run
+    values = given(arguments, GenerateRequest)
+    prompts = values["prompts"] = read_prompts(values.get("prompts", ("",)))
+    told: list[Event] = []
 
-    temperature = 1.0 if arguments.temperature is None else arguments.temperature
-    sampling = Sampling(
-        temperature=0.0 if arguments.greedy else temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        repetition_penalty=arguments.repetition_penalty,
-    )
-    opened = open_run(arguments.model)
-    if opened.tokenizer is None:
-        raise ConfigError(
-            f"{str(opened.folder)!r} has no tokenizer.json, so its tokens cannot be read; "
-            "copy it from the run that made the model"
-        )
-    model = load(opened.folder, device=find_device(arguments.device))
-    live = not arguments.json
-
-    def tell(place: int, piece: str) -> None:
+    def tell(event: Event) -> None:
         """The first text is shown while it is written; the others wait for their turn."""
-        if live and place == 0:
-            show(piece if told else prompts[0] + piece)
-            told.append(place)
+        if isinstance(event, Wrote) and event.place == 0:
+            show(event.text if told else prompts[0] + event.text)
+            told.append(event)
 
-    told: list[int] = []
-    texts = generate_text(
-        model,
-        opened.tokenizer,
-        prompts,
-        arguments.tokens,
-        sampling=sampling,
-        seed=arguments.seed,
-        stop=arguments.stop,
-        on_text=tell,
-    )
+    written = generate(GenerateRequest(**values), watch=nobody if arguments.json else tell)
     if arguments.json:
-        pairs = zip(prompts, texts, strict=True)
-        print_json([{"prompt": prompt, "text": text} for prompt, text in pairs])
+        print_json([one.to_dict() for one in written])
         return
-    show("\n" if told else f"{prompts[0]}{texts[0]}\n")
-    for prompt, text in zip(prompts[1:], texts[1:], strict=True):
-        show(f"\n{prompt}{text}\n")
+    show("\n" if told else f"{prompts[0]}{written[0].text}\n")
+    for one in written[1:]:
+        show(f"\n{one.prompt}{one.text}\n")
 
 
-def read_prompts(given: list[str]) -> list[str]:
+def read_prompts(prompts: tuple[str, ...]) -> tuple[str, ...]:
     """The prompts as they are, with standard input in the place of `-`."""
-    if given.count("-") > 1:
+    if prompts.count("-") > 1:
         raise ConfigError("--prompt - reads standard input to its end; give it once")
-    if "-" not in given:
-        return given
+    if "-" not in prompts:
+        return prompts
     try:
         piped = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"standard input is not UTF-8 at byte {error.start}; convert it, or name a --prompt"
         ) from None
-    return [piped if prompt == "-" else prompt for prompt in given]
+    return tuple(piped if prompt == "-" else prompt for prompt in prompts)
 
 
 def show(text: str) -> None:
     """Write at once, whatever the encoding can show of it; a terminal gets no control codes."""
     out = sys.stdout
-    if out.isatty():
-        text = "".join(UNSHOWN if category(c) == "Cc" and c not in "\n\t" else c for c in text)
     encoding = out.encoding or "utf-8"
-    out.write(text.encode(encoding, "replace").decode(encoding))
+    out.write(
+        (harmless(text) if out.isatty() else text).encode(encoding, "replace").decode(encoding)
+    )
     out.flush()

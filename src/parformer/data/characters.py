@@ -31,6 +31,7 @@ class Bytes(Tokenizer):
     """All 256 bytes; takes any file."""
 
     kind = "byte"
+    made_of = "bytes"
 
     @property
     def size(self) -> int:
@@ -67,6 +68,7 @@ class UsedBytes(Tokenizer):
     """Only the bytes that occur somewhere in a corpus, in ascending order; 205 for enwik8."""
 
     kind = "used-bytes"
+    made_of = "bytes"
 
     def __init__(self, used: bytes) -> None:
         self.used = used
@@ -127,6 +129,7 @@ class Characters(Tokenizer):
     """Unicode characters, the most frequent first, and perhaps an `<unk>` for the rest."""
 
     kind = "character"
+    made_of = "characters"
 
     def __init__(self, characters: str, *, unknown: bool) -> None:
         self.characters = characters

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ class Tokenizer(ABC):
 
     kind: ClassVar[str]
     """Its name on the command line and in `tokenizer.json`."""
+    made_of: ClassVar[Literal["bytes", "characters", "words"]] = "words"
+    """What scores are told per: bits of a byte or character, perplexity of a word."""
 
     @property
     @abstractmethod

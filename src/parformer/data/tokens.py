@@ -47,6 +47,18 @@ class Split:
     words: int
     """What stands between blanks, and one per line, as WikiText's words are counted."""
 
+    def measured(self) -> dict[str, float]:
+        """Counts and their ratios, as JSON and tables have them."""
+        tokens = len(self.tokens)
+        return {
+            "bytes": self.bytes,
+            "characters": self.characters,
+            "words": self.words,
+            "tokens": tokens,
+            "bytes_per_token": self.bytes / tokens,
+            "tokens_per_word": tokens / self.words,
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Prepared:

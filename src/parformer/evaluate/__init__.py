@@ -1,5 +1,15 @@
-"""How good is a model on text it never saw?"""
+"""How good is a model on text it never saw? `pf.evaluate` is this package, called."""
 
-from parformer.evaluate.perplexity import Score, evaluate
+from typing import TYPE_CHECKING
 
-__all__ = ["Score", "evaluate"]
+from parformer.verbs import speak
+
+if TYPE_CHECKING:
+    from parformer.evaluate.perplexity import Score as Score
+    from parformer.evaluate.perplexity import evaluate as evaluate
+
+PERPLEXITY = "parformer.evaluate.perplexity"
+
+speak(
+    __name__, "parformer.evaluate.request:evaluate", {"Score": PERPLEXITY, "evaluate": PERPLEXITY}
+)

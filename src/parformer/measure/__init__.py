@@ -1,23 +1,34 @@
-"""How fast, how large, on which machine, and is the difference real?"""
+"""How fast, how large, on which machine, is the difference real? `pf.measure` is this, called."""
 
-from parformer.measure.device import Device, Receipt, describe_device, pinned_threads
-from parformer.measure.latency import Comparison, Remade, Timing, measure_latency
-from parformer.measure.memory import PeakMemory, peak_memory
-from parformer.measure.statistics import Difference, compare, median_interval, ties
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Comparison",
-    "Device",
-    "Difference",
-    "PeakMemory",
-    "Receipt",
-    "Remade",
-    "Timing",
-    "compare",
-    "describe_device",
-    "measure_latency",
-    "median_interval",
-    "peak_memory",
-    "pinned_threads",
-    "ties",
-]
+from parformer.verbs import speak
+
+if TYPE_CHECKING:
+    from parformer.measure.device import Device as Device
+    from parformer.measure.device import Receipt as Receipt
+    from parformer.measure.device import describe_device as describe_device
+    from parformer.measure.device import pinned_threads as pinned_threads
+    from parformer.measure.latency import Comparison as Comparison
+    from parformer.measure.latency import Remade as Remade
+    from parformer.measure.latency import Timing as Timing
+    from parformer.measure.latency import measure_latency as measure_latency
+    from parformer.measure.memory import PeakMemory as PeakMemory
+    from parformer.measure.memory import peak_memory as peak_memory
+    from parformer.measure.statistics import Difference as Difference
+    from parformer.measure.statistics import compare as compare
+    from parformer.measure.statistics import median_interval as median_interval
+    from parformer.measure.statistics import ties as ties
+
+LATE = {
+    "device": ("Device", "Receipt", "describe_device", "pinned_threads"),
+    "latency": ("Comparison", "Remade", "Timing", "measure_latency"),
+    "memory": ("PeakMemory", "peak_memory"),
+    "statistics": ("Difference", "compare", "median_interval", "ties"),
+}
+
+speak(
+    __name__,
+    "parformer.measure.request:measure",
+    {name: f"{__name__}.{home}" for home, names in LATE.items() for name in names},
+)

@@ -22,8 +22,11 @@ import torch
 
 import parformer
 from parformer.errors import ConfigError
+from parformer.threads import cores, most_threads
 
 CPUINFO = Path("/proc/cpuinfo")
+BUSY = 0.1
+"""Others that take more of the processor are told of."""
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
@@ -69,10 +72,17 @@ class Receipt:
     parformer: str
     torch: str
     threads: int
+    others: float | None = None
+    """The share of the processor that others took meanwhile; None where nobody told."""
 
     @classmethod
     def issue(
-        cls, what: str, *, threads: int | None = None, when: datetime | None = None
+        cls,
+        what: str,
+        *,
+        threads: int | None = None,
+        when: datetime | None = None,
+        others: float | None = None,
     ) -> Receipt:
         """A receipt of this machine, for now unless another time is given."""
         device = describe_device(threads)
@@ -84,7 +94,13 @@ class Receipt:
             parformer=parformer.__version__,
             torch=device.torch,
             threads=device.threads,
+            others=None if others is None else round(others, 3),
         )
+
+    @property
+    def busy(self) -> bool:
+        """Whether so much else went on that times are longer than they would be."""
+        return self.others is not None and self.others > BUSY
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -94,7 +110,8 @@ class Receipt:
         machine = self.device.accelerator or self.device.cpu
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         versions = f"torch {self.torch.split('+')[0]}, parformer {self.parformer}"
-        return f"{machine}, {threads}, {versions}, {self.date[:10]}"
+        beside = f", on a busy machine: others took {self.others:.0%} of it" if self.busy else ""
+        return f"{machine}, {threads}, {versions}, {self.date[:10]}{beside}"
 
 
 def describe_device(threads: int | None = None) -> Device:
@@ -102,7 +119,7 @@ def describe_device(threads: int | None = None) -> Device:
     cpuinfo = CPUINFO.read_text(errors="replace") if CPUINFO.is_file() else ""
     return Device(
         cpu=_cpu_name(cpuinfo),
-        cores=_cores(),
+        cores=cores(),
         ram_bytes=_ram_bytes(),
         simd=torch.backends.cpu.get_cpu_capability(),
         mkldnn=torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
@@ -131,8 +148,11 @@ def find_device(name: str, local: int = 0) -> torch.device:
 @contextmanager
 def pinned_threads(threads: int | None) -> Iterator[int]:
     """Compute with this many threads inside; None leaves the number as it is."""
-    if threads is not None and threads < 1:
-        raise ConfigError(f"threads must be at least 1, got {threads}")
+    if threads is not None and not 1 <= threads <= most_threads():
+        raise ConfigError(
+            f"threads must be at least 1 and at most {most_threads()} on {cores()} cores, "
+            f"got {threads}"
+        )
     before = torch.get_num_threads()
     try:
         if threads is not None:
@@ -146,12 +166,6 @@ def _cpu_name(cpuinfo: str) -> str:
     named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     name = named[1] if named else platform.processor() or platform.machine() or "unknown CPU"
     return " ".join(re.sub(r"\((R|TM)\)", " ", name, flags=re.IGNORECASE).split())
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _ram_bytes() -> int | None:

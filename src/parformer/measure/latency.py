@@ -27,6 +27,7 @@ from parformer.errors import ConfigError
 from parformer.measure import statistics
 from parformer.measure.device import Receipt, pinned_threads
 from parformer.measure.memory import collector_paused
+from parformer.measure.neighbours import Neighbours
 
 Work = Callable[[], object]
 Clock = Callable[[], int]
@@ -140,7 +141,7 @@ def measure_latency(
     progress: told the done fraction, from 0 to 1, after each round.
     """
     _check(candidates, rounds, seconds, warmup)
-    rng = Random(seed)
+    rng, neighbours = Random(seed), Neighbours()
     order = list(candidates)
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     start = clock()
@@ -166,7 +167,7 @@ def measure_latency(
             finished += 1
             if progress is not None:
                 progress(min(done(finished), 1.0))
-        receipt = Receipt.issue(what)
+        receipt = Receipt.issue(what, others=neighbours.share())
     return Comparison(
         timings=tuple(_timing(name, taken) for name, taken in samples.items()), receipt=receipt
     )

@@ -154,7 +154,7 @@ def in_a_line(recipe: Recipe, prepared: Prepared, path: Path) -> str:
 
 def unit_of(tokenizer: Tokenizer) -> str:
     """What people read losses in."""
-    return "bits" if tokenizer.kind in ("byte", "used-bytes", "character") else "perplexity"
+    return "perplexity" if tokenizer.made_of == "words" else "bits"
 
 
 def read_text(

@@ -200,7 +200,8 @@ class Journal:
 
     def score(self, model: Model, split: str, limit: int) -> Score:
         text = self.prepared.splits[split]
-        characters = text.bytes if "byte" in self.prepared.tokenizer.kind else text.characters
+        in_bytes = self.prepared.tokenizer.made_of == "bytes"
+        characters = text.bytes if in_bytes else text.characters
         tokens = sample(text.tokens, limit)
         share = len(tokens) / len(text.tokens)
         return evaluate(

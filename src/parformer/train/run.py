@@ -191,6 +191,15 @@ class Opened:
     """SHA-256 of the text that it was trained on; empty if unknown."""
     tokenizer: Tokenizer | None
 
+    def need_tokenizer(self) -> Tokenizer:
+        """The tokenizer, without which no text can be read or written."""
+        if self.tokenizer is None:
+            raise ConfigError(
+                f"{str(self.folder)!r} has no tokenizer.json, so no text can be read or written; "
+                "copy it from the run that made the model"
+            )
+        return self.tokenizer
+
 
 def open_run(path: Path) -> Opened:
     """The model of a run, or a model folder as it is."""

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from parformer.errors import ConfigError, InputError
-from parformer.generate import (
+from parformer.generate.writing import (
     Sampling,
     TextStream,
     draw,
@@ -225,7 +225,7 @@ def test_learned_positions_write_past_their_window() -> None:
 def test_a_prompt_longer_than_the_memory_is_read_in_pieces(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parformer.generate.PIECE", 7)
+    monkeypatch.setattr("parformer.generate.writing.PIECE", 7)
     random = Random(0)
     prompt = [random.randrange(VOCAB) for _ in range(50)]
     lengths: list[int] = []

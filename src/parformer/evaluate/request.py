@@ -1,0 +1,187 @@
+"""What can one ask about a trained model and a text, and what is the answer?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parformer.errors import ConfigError
+from parformer.events import Listener, Preparing, Watch, nobody
+from parformer.fields import need_at_least
+from parformer.verbs import requested
+
+if TYPE_CHECKING:
+    from parformer.data.tokens import Prepared, Split
+    from parformer.evaluate.counting import References
+    from parformer.evaluate.perplexity import Score
+    from parformer.model import Model
+    from parformer.train.run import Opened
+
+LENGTHS = ("mem_len", "clamp_len", "same_length")
+"""What an evaluation may change about a model; no weight depends on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest:
+    """A trained model and the text to read."""
+
+    model: Path
+    """Folder of a run or of a model."""
+    corpus: str = ""
+    """Text to read."""
+    local: str = ""
+    """A local copy of a published corpus."""
+    split: str = "test"
+    """Train, valid or test."""
+    tgt_len: int | None = None
+    """New tokens per step."""
+    mem_len: int | None = None
+    """Remembered tokens before them."""
+    clamp_len: int | None = None
+    """Distances beyond count as this."""
+    same_length: bool | None = None
+    """Every token sees just mem_len others."""
+    batch: int = 1
+    """Places read at once."""
+    tokens: int | None = None
+    """Only the first so many."""
+    beside: bool = True
+    """Tell what counting letters and n-grams, and xz, reach on that text."""
+    device: str = "auto"
+    """Such as cpu or cuda:0."""
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None:
+            need_at_least("tokens", self.tokens, 2)
+
+    @property
+    def lengths(self) -> dict[str, int | bool]:
+        """Those that are not the model's own."""
+        asked = {name: getattr(self, name) for name in LENGTHS}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """How good a model is on a text, and what was read how."""
+
+    score: Score
+    corpus: str
+    identity: str
+    """SHA-256 of the text."""
+    tokenizer: str
+    split: str
+    tgt_len: int
+    mem_len: int
+    clamp_len: int
+    same_length: bool
+    beside: References | None
+    """What counting reaches, if asked for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        names = ("corpus", "identity", "split", "tgt_len", *LENGTHS)
+        beside = {} if self.beside is None else {"beside": self.beside.to_dict()}
+        return self.score.to_dict() | {name: getattr(self, name) for name in names} | beside
+
+
+def evaluate(
+    request: EvaluateRequest | None = None, *, watch: Listener = nobody, **given: Any
+) -> Evaluated:
+    """How well a trained model predicts a text."""
+    asked, preparing = requested(EvaluateRequest, request, given), Watch(watch).preparing
+    from parformer.evaluate import perplexity
+    from parformer.measure.device import find_device
+    from parformer.model import load
+    from parformer.train.run import open_run
+
+    opened = open_run(Path(asked.model))
+    model = load(opened.folder, device=find_device(asked.device), **asked.lengths)
+    check_memory(model, asked.mem_len)
+    prepared = find_tokens(opened, asked.corpus, asked.local, preparing)
+    if asked.split not in prepared.splits:
+        raise ConfigError(
+            f"{prepared.corpus!r} has no split {asked.split!r}; it has {', '.join(prepared.splits)}"
+        )
+    text, kind = prepared.splits[asked.split], prepared.tokenizer.kind
+    score = perplexity.evaluate(
+        model,
+        text.tokens,
+        tgt_len=asked.tgt_len or 0,
+        batch=asked.batch,
+        limit=asked.tokens or 0,
+        # enwik8's bits per character have always been bits per byte
+        characters=text.bytes if prepared.tokenizer.made_of == "bytes" else text.characters,
+        words=text.words if prepared.tokenizer.made_of == "words" else 0,
+        progress=lambda share: preparing("evaluating", share),
+    )
+    beside = None
+    if asked.beside and model.config.causal and asked.split != "train":
+        preparing("counting", 1.0)
+        beside = count_beside(prepared, asked.split, text, asked.tokens)
+    config = model.config
+    return Evaluated(
+        score=score,
+        corpus=prepared.corpus,
+        identity=prepared.identity,
+        tokenizer=kind,
+        split=asked.split,
+        tgt_len=perplexity.step_length(model, asked.tgt_len or 0),
+        mem_len=config.mem_len,
+        clamp_len=config.clamp_len,
+        same_length=config.same_length,
+        beside=beside,
+    )
+
+
+def count_beside(
+    prepared: Prepared, split: str, text: Split, limit: int | None
+) -> References | None:
+    """What counting train reaches on the tokens that were read."""
+    from parformer.evaluate.counting import references_of
+
+    tokens = text.tokens[:limit]
+    if "train" not in prepared.splits or len(tokens) < 2:
+        return None
+    return references_of(prepared, {split: tokens})[split]
+
+
+def find_tokens(opened: Opened, corpus: str, local: str, progress: Preparing) -> Prepared:
+    """The text to read in the model's own tokens: the run's, unless another one is named."""
+    from parformer.data.corpora import find_corpus
+    from parformer.data.tokens import prepare
+    from parformer.store.files import cache_folder
+
+    tokenizer = opened.need_tokenizer()
+    if corpus:
+        found = find_corpus(corpus, local=local or None, progress=progress)
+    elif opened.recipe is None:
+        raise ConfigError(f"{str(opened.folder)!r} belongs to no run; name a text with --corpus")
+    else:
+        data = opened.recipe.data
+        found = find_corpus(
+            data.corpus,
+            local=local or data.local or None,
+            progress=progress,
+            identity=opened.identity,
+        )
+    tokens = prepare(
+        found, tokenizer.kind, tokenizer=tokenizer, cache=cache_folder(), progress=progress
+    )
+    if not corpus and opened.identity and tokens.identity != opened.identity:
+        raise ConfigError(
+            f"{found.name!r} is not the text of this run any more: SHA-256 "
+            f"{tokens.identity[:12]}…, trained on {opened.identity[:12]}…; "
+            f"to read it all the same add --corpus {found.name}"
+        )
+    return tokens
+
+
+def check_memory(model: Model, mem_len: int | None) -> None:
+    positions = model.config.positions
+    if mem_len is not None and positions not in ("relative", "none"):
+        raise ConfigError(
+            f"--mem-len {mem_len} means nothing to {positions} positions, which remember "
+            f"their window of {model.config.max_len} tokens; leave it out"
+        )

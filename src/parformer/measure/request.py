@@ -1,0 +1,60 @@
+"""What can one ask of a measurement?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from parformer.config import ModelConfig
+from parformer.events import Listener, Watch, nobody
+from parformer.naming import CostRequest
+from parformer.verbs import requested
+
+if TYPE_CHECKING:
+    from parformer.measure.models import MeasuredModels
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureRequest(CostRequest):
+    """Models to build and time side by side on this machine."""
+
+    clamp_len: int | None = None
+    """Distances beyond count as this."""
+    rounds: int = 30
+    """Times that each model is timed."""
+    threads: int | None = None
+    """CPU threads."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of all numbers."""
+    packed: bool = False
+    """Lay weights out for this step first: faster with MKL, twice the memory."""
+    seed: int = 0
+    """Of weights and tokens."""
+
+    def configs(self) -> dict[str, ModelConfig]:
+        found = super().configs()
+        if self.clamp_len is None:
+            return found
+        return {name: c.replaced(clamp_len=self.clamp_len) for name, c in found.items()}
+
+
+def measure(
+    request: MeasureRequest | None = None, *, watch: Listener = nobody, **given: Any
+) -> MeasuredModels:
+    """Build models with random weights and measure one step of each, interleaved."""
+    asked = requested(MeasureRequest, request, given)
+    configs = asked.configs()
+    from parformer.measure.models import measure_models
+
+    return measure_models(
+        configs,
+        tgt_len=asked.tgt_len,
+        mem_len=asked.mem_len,
+        batch=asked.batch,
+        rounds=asked.rounds,
+        threads=asked.threads,
+        precision=asked.precision,
+        packed=asked.packed,
+        seed=asked.seed,
+        progress=Watch(watch).preparing,
+    )

@@ -1,0 +1,160 @@
+"""What can one ask of a training, and what does it answer?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from parformer.errors import ConfigError
+from parformer.events import Listener, Watch, nobody
+from parformer.fields import parse_assignment
+from parformer.recipe import Recipe, read_recipe
+from parformer.verbs import requested
+
+if TYPE_CHECKING:
+    from parformer.train.loop import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """Which model, on which text, for how long; what is left out is the recipe's."""
+
+    model: str = ""
+    """Preset or TOML file; not needed to go on."""
+    corpus: str = ""
+    """A corpus by name, or a file, folder or glob of text; see 'parformer data'."""
+    local: str = ""
+    """A local copy of a published corpus."""
+    tokenizer: str = ""
+    """What a token is, as 'parformer data' knows it."""
+    pattern: str = ""
+    """Replace the model's pattern."""
+    steps: int | None = None
+    """Updates."""
+    time: float | None = None
+    """For all updates, in seconds."""
+    seed: int | None = None
+    """Of weights and the order of the text."""
+    run: Path | None = None
+    """The folder for everything."""
+    precision: Literal["auto", "fp32", "bf16"] | None = None
+    """Numbers that matrices are multiplied in."""
+    compile: Literal["auto", "on", "off"] | None = None
+    """Use torch.compile."""
+    beside: bool = True
+    """Tell what counting letters and n-grams, and xz, reach on that text."""
+    device: str = "auto"
+    """Such as cpu or cuda:0."""
+    shard: bool = False
+    """Spread the model over torchrun's processes (FSDP2)."""
+    changes: tuple[str, ...] = ()
+    """Replace a field of [model], [data] or [train], such as train.batch=8; may be repeated."""
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.time is not None:
+            raise ConfigError(
+                f"steps {self.steps} and time {self.time:g} s are two lengths; give one of them"
+            )
+        if not self.model and self.run is None:
+            raise ConfigError("name a MODEL to train, such as pocket, or the --run to go on with")
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Everything that is set by hand, each by the field it stands for."""
+        return gather(
+            self.changes,
+            {
+                "data.corpus": self.corpus or None,
+                "data.local": self.local or None,
+                "data.tokenizer": self.tokenizer or None,
+                "model.pattern": self.pattern or None,
+                "train.steps": self.steps,
+                "train.time": self.time,
+                "train.seed": self.seed,
+                "train.precision": self.precision,
+                "train.compile": self.compile,
+            },
+        )
+
+    def recipe(self) -> Recipe | None:
+        """What is asked for; None where that is whatever the run says."""
+        if self.model:
+            return read_recipe(self.model, self.chosen)
+        if not self.chosen:
+            return None
+        from parformer.train.run import read_run
+
+        return read_run(self.folder).replaced(self.chosen)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run goes."""
+        if self.run is not None:
+            return Path(self.run)
+        return Path("runs") / run_name(self.model, read_recipe(self.model, self.chosen))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """How a training ended, and where it lies."""
+
+    run: Path
+    outcome: Outcome
+    unit: str
+    """What people read its losses in: bits or perplexity."""
+    first: bool = True
+    """Whether this is the process, of many, that tells."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        found = self.outcome
+        values = {"run": str(self.run), "step": found.step, "finished": found.finished}
+        beside = {split: one.to_dict() for split, one in found.beside.items()}
+        return values | dict(found.result) | ({"beside": beside} if beside else {})
+
+
+def train(
+    request: TrainRequest | None = None, *, watch: Listener = nobody, **given: Any
+) -> TrainResult:
+    """Train a model on a text; the same request on the same run goes on where it stopped."""
+    asked = requested(TrainRequest, request, given)
+    recipe, path = asked.recipe(), asked.folder
+    from parformer.train.distributed import workers_from
+    from parformer.train.job import train_model, unit_of
+    from parformer.train.run import read_run_tokenizer
+
+    with workers_from(device=asked.device, shard=asked.shard) as workers:
+        outcome = train_model(
+            recipe,
+            path,
+            chosen=asked.chosen,
+            workers=workers,
+            watch=Watch(watch if workers.first else nobody),
+            beside=asked.beside,
+        )
+        unit = unit_of(read_run_tokenizer(path))
+        return TrainResult(run=path, outcome=outcome, unit=unit, first=workers.first)
+
+
+def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> dict[str, Any]:
+    """Changes by the field they stand for; `short` holds what has a name of its own."""
+    changes = dict(map(parse_assignment, sets))
+    for name, value in short.items():
+        if value is not None:
+            if name in changes and changes[name] != value:
+                raise ConfigError(f"{name} is given twice, as {changes[name]!r} and {value!r}")
+            changes[name] = value
+    if short.get("train.steps") is not None:
+        changes.setdefault("train.time", 0.0)
+    return changes
+
+
+def run_name(model: str, recipe: Recipe) -> str:
+    """Where a run goes when nobody says: its model and its text, and a seed that is not 0."""
+    words = [Path(model).stem, Path(recipe.data.corpus).stem]
+    if recipe.train.seed:
+        words.append(str(recipe.train.seed))
+    return re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-.") or "run"
