@@ -168,7 +168,7 @@ def test_a_device_elsewhere_measures_for_a_search(
     here = answer(SMALL, capsys)
     monkeypatch.setattr("parformer.search.sizes.remote.PAUSE", 0.05)
     storage = "--storage sqlite:jobs.db"
-    worker = Thread(target=say, args=(f"measure worker {storage} --idle 3s",), daemon=True)
+    worker = Thread(target=say, args=(f"measure worker {storage} --idle 8s",), daemon=True)
     worker.start()
     there = answer(
         f"{SMALL.replace('--run run', '--run far')} {storage} --measure-on worker", capsys

@@ -208,7 +208,7 @@ def do_plainly(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int,
 
 
 def test_recipes_that_nobody_knows(here: Path, capsys: Any) -> None:
-    assert "did you mean 'pocket-search'?" in refused(capsys, "poket-search")
+    assert "did you mean 'pocket-search', " in refused(capsys, "poket-search")
     assert "smal.toml" in refused(capsys, "smal.toml")
     (here / "broken.toml").write_text('extends = "pocket"\n[search]\nshares = 3\n')
     assert "'shares'; did you mean 'share'?" in refused(capsys, "broken.toml")

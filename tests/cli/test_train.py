@@ -299,7 +299,7 @@ def test_wishes_that_make_no_sense(here: Path, capsys: Any) -> None:
         (("--run", "none"), "there is no run at 'none' yet; name a MODEL"),
         (("small.toml", "--time", "soon"), "cannot read the time 'soon'"),
         (("smal.toml",), "smal.toml"),
-        (("pokcet",), "did you mean 'pocket'?"),
+        (("pokcet",), "did you mean 'pocket'"),
         (("small.toml", "--corpus", "nowhere.txt"), "nowhere.txt"),
         (("small.toml", "--set", "steps=3"), "did you mean train.steps?"),
         (("small.toml", "--set", "train.steps=3", "--steps", "4"), "train.steps is given twice"),

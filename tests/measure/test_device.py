@@ -124,6 +124,15 @@ def test_the_line_is_short() -> None:
     assert receipt.line() == "Intel Xeon, 2 threads, torch 2.13.0, parformer 0.1.0, 2026-11-15"
 
 
+def test_a_busy_machine_is_told_of() -> None:
+    quiet = Receipt.issue("a test", others=0.04)
+    assert (quiet.others, quiet.busy) == (0.04, False)
+    busy = Receipt.issue("a test", others=0.4567)
+    assert busy.busy
+    assert busy.line().endswith(", on a busy machine: others took 46% of it")
+    assert Receipt(**{**quiet.to_dict(), "device": quiet.device}) == quiet  # type: ignore[arg-type]
+
+
 def test_threads_are_pinned_inside_and_restored_after() -> None:
     before = torch.get_num_threads()
     with pinned_threads(before + 1) as inside:
@@ -134,5 +143,7 @@ def test_threads_are_pinned_inside_and_restored_after() -> None:
     assert torch.get_num_threads() == before
     with pinned_threads(None) as inside:
         assert inside == before
+    with pytest.raises(ConfigError, match=r"at most \d+ on \d+ cores"), pinned_threads(100_000):
+        pass
     with pytest.raises(ConfigError, match="at least 1, got 0"), pinned_threads(0):
         pass

@@ -13,6 +13,7 @@ from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.errors import ConfigError, FolderError
 from parformer.events import Preparing
+from parformer.measure import readings as readings_module
 from parformer.measure.device import Receipt
 from parformer.measure.readings import (
     REFERENCE,
@@ -147,7 +148,7 @@ def test_what_a_step_says_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -
         assert torch.get_num_threads() == 2
         raise ConfigError("this CPU cannot")  # as some say that they could and die
 
-    monkeypatch.setattr(readings, "measure_models", measure_models)
+    monkeypatch.setattr(readings_module, "measure_models", measure_models)
     with pytest.raises(ConfigError, match="this CPU cannot"):
         measure_here({"it": config}, replace(step, precision="bf16", threads=2))
 

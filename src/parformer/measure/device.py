@@ -145,14 +145,20 @@ def find_device(name: str, local: int = 0) -> torch.device:
     return device
 
 
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that no machine, or not this one, can run."""
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads must be at least 1, got {threads}")
+    if threads is not None and threads > most_threads():
+        raise ConfigError(
+            f"threads must be at most {most_threads()} on {cores()} cores, got {threads}"
+        )
+
+
 @contextmanager
 def pinned_threads(threads: int | None) -> Iterator[int]:
     """Compute with this many threads inside; None leaves the number as it is."""
-    if threads is not None and not 1 <= threads <= most_threads():
-        raise ConfigError(
-            f"threads must be at least 1 and at most {most_threads()} on {cores()} cores, "
-            f"got {threads}"
-        )
+    check_threads(threads)
     before = torch.get_num_threads()
     try:
         if threads is not None:

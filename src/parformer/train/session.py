@@ -20,6 +20,7 @@ from parformer.config import ModelConfig
 from parformer.data.batches import Batches, MaskedWindows, Streams, Tokens, Windows, number_for
 from parformer.errors import ConfigError
 from parformer.kernels import native
+from parformer.measure.device import check_threads
 from parformer.model import Model, State, build, build_from
 from parformer.recipe import Recipe
 from parformer.train.checkpoint import Checkpoint
@@ -201,6 +202,7 @@ def own_rows(recipe: Recipe, workers: Workers) -> slice:
 
 def refuse_misfits(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
     """Find what no session could be made of, before anything is written down."""
+    check_threads(recipe.train.threads or None)
     make_batches(recipe, tokens)
     own_rows(recipe, workers)
 

@@ -181,9 +181,7 @@ def build_supernet(
     return realise(outline(config, space), seed=seed, device=device, dtype=dtype)
 
 
-def supernet_from(
-    config: ModelConfig, space: Choices, weights: Mapping[str, Tensor]
-) -> Supernet:
+def supernet_from(config: ModelConfig, space: Choices, weights: Mapping[str, Tensor]) -> Supernet:
     """A supernet with these weights, by the names that `named_parameters` gives."""
     return refill(outline(config, space), weights)
 
