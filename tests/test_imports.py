@@ -32,8 +32,7 @@ LEVELS = (
     ("data", "measure"),
     ("train", "evaluate", "generate"),
     ("search", "compress", "export"),
-    ("report",),
-    ("fitting", "reproduce", "serve", "hub"),
+    ("report", "fitting", "reproduce", "serve", "hub"),
     ("cli",),
     ("__main__",),
 )

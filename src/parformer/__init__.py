@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parformer.costs import cost as cost
     from parformer.data.request import prepare as prepare
     from parformer.evaluate.request import evaluate as evaluate
-    from parformer.fitting.notebook import fit as fit
+    from parformer.fitting.job import fit as fit
     from parformer.generate.request import generate as generate
     from parformer.measure.request import measure as measure
     from parformer.model import build as build
@@ -61,7 +61,7 @@ LATE = {
     "build": "parformer.model",
     "cost": "parformer.costs",
     "design": "parformer.naming",
-    "fit": "parformer.fitting.notebook",
+    "fit": "parformer.fitting.job",
     "load": "parformer.model",
     "prepare": "parformer.data.request",
     "show": "parformer.naming",

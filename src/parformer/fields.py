@@ -100,6 +100,9 @@ def fit_type(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{name} must fit into 64 bits, got a number of {value.bit_length()}")
     origin = typing.get_origin(hint)
+    if type(None) in typing.get_args(hint):  # what may be left open
+        (hint,) = (one for one in typing.get_args(hint) if one is not type(None))
+        return None if value is None else fit_type(name, value, hint)
     if origin is Literal:
         allowed = typing.get_args(hint)
         if value in allowed:

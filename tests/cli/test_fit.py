@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parformer.cli import main, make_parser
-from parformer.cli.fit import EXAMPLES, fit_name, read_ask
+from parformer.cli.fit import EXAMPLES, read_request
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -17,16 +17,16 @@ def parse(*words: str) -> argparse.Namespace:
 
 
 def test_the_options_become_what_is_asked() -> None:
-    ask = read_ask(
+    asked = read_request(
         parse("words.txt", "--limit", "latency=0.8x", "--limit", "memory=1MB", "--time", "1.5m",
               "--family", "llama", "--choices", "sf", "--margin", "0.02", "--seed", "4",
               "--tgt-len", "1", "--mem-len", "64", "--threads", "2", "--watts", "40")
     )  # fmt: skip
-    assert ask is not None
-    assert (ask.corpus, ask.time, ask.family, ask.choices) == ("words.txt", 90.0, "llama", "sf")
-    assert ask.limits == ("latency=0.8x", "memory=1MB")
-    assert (ask.margin, ask.seed, ask.tgt_len, ask.mem_len) == (0.02, 4, 1, 64)
-    assert (ask.threads, ask.watts) == (2, 40.0)
+    assert (asked.corpus, asked.time) == ("words.txt", 90.0)
+    assert (asked.family, asked.choices) == ("llama", "sf")
+    assert asked.limits == ("latency=0.8x", "memory=1MB")
+    assert (asked.margin, asked.seed, asked.tgt_len, asked.mem_len) == (0.02, 4, 1, 64)
+    assert (asked.threads, asked.watts) == (2, 40.0)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,7 @@ def test_the_options_become_what_is_asked() -> None:
         (["python-docs", "--choices", "f"], "lack 's'"),
         (["python-docs", "--family", "mamba"], "mamba"),
         (["python-docs", "--steps", "0"], "--steps"),
+        (["python-docs", "--steps", "5", "--time", "5m"], "two lengths"),
         (["--run", "runs/none"], "no fit at"),
         (["--run", "runs/none", "--seed", "3"], "--seed belongs to a new fit"),
     ],
@@ -62,11 +63,6 @@ def test_what_is_refused_at_once_leaves_no_folder(
     assert main(["fit", "python-docs", "--limit", "speed=3", "--run", "r"]) == 2
     assert main(["fit", "--run", "s"]) == 2
     assert [entry.name for entry in tmp_path.iterdir()] == []
-
-
-def test_runs_have_names() -> None:
-    assert fit_name("notes/**/*.md") == "fit"
-    assert fit_name("books/emma.txt") == "fit-emma"
 
 
 def test_the_examples_can_be_parsed() -> None:

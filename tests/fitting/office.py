@@ -13,9 +13,10 @@ import pytest
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.evaluate.counting import References
-from parformer.fitting import designing, desk
-from parformer.fitting.ask import Ask
-from parformer.fitting.job import fit_text
+from parformer.fitting import running
+from parformer.fitting.job import fit
+from parformer.fitting.request import FitRequest
+from parformer.fitting.result import FitResult
 from parformer.measure.device import Receipt
 from parformer.measure.readings import Reading, Readings, Step
 
@@ -87,21 +88,21 @@ def counting_reaches(loss: float) -> dict[str, References]:
 def lenient(loss: float = 1e6) -> Iterator[None]:
     """Within it, models of a few updates count as having learned: counting is poor."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (desk, designing):
-            patch.setattr(module, "count_references", lambda _: counting_reaches(loss))
+        patch.setattr(running, "count_references", lambda _: counting_reaches(loss))
         yield
 
 
-def small_ask(text: Path, **changes: Any) -> Ask:
+def small_request(text: Path, run: Path, **changes: Any) -> FitRequest:
     """No clock in it: limits that are counted, and so many updates."""
     given: dict[str, Any] = {
         "corpus": str(text),
+        "run": str(run),
         "steps": 6,
         "limits": ("flops=0.9x",),
         "choices": "sfi",
     }
-    return Ask(**(given | changes))
+    return FitRequest(**(given | changes))
 
 
-def small_fit(ask: Ask | None, path: Path, **options: Any) -> dict[str, Any]:
-    return fit_text(ask, path, meter=options.pop("meter", FakeMeter()), **options)
+def small_fit(request: FitRequest, **options: Any) -> FitResult:
+    return fit(request, **({"meter": FakeMeter(), "quiet": True} | options))

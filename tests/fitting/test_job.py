@@ -16,17 +16,24 @@ import parformer as pf
 from parformer.cli import main
 from parformer.costs import cost
 from parformer.errors import ConfigError, CorpusError, FolderError, ParformerError, Stopped
-from parformer.events import Watch
-from parformer.fitting import contest, designing, desk
+from parformer.events import Event, Listener, Notice, Phase, Planned, Step
+from parformer.fitting import contest, running
+from parformer.fitting.phases import Contestant
+from parformer.fitting.rates import MOST_RATES
+from parformer.fitting.request import FitRequest
+from parformer.fitting.result import FitResult
+from parformer.fitting.running import Running
 from parformer.fitting.timetable import TITLES
-from parformer.fitting.trainings import MOST_RATES
+from parformer.recipe import Recipe
+from parformer.train.alike import Trained
+from parformer.train.plateau import SLOWER
 from parformer.train.run import read_run
 from tests.fitting.office import (
     FakeMeter,
     counting_reaches,
     lenient,
-    small_ask,
     small_fit,
+    small_request,
     write_text,
 )
 
@@ -40,7 +47,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("fit") / "run"
     with lenient():
-        small_fit(small_ask(text), path, command="parformer fit words.txt")
+        small_fit(small_request(text, path), command="parformer fit words.txt")
     yield path
     shutil.rmtree(path)
 
@@ -102,8 +109,8 @@ def test_the_model_loads_and_runs(whole: Path, capsys: pytest.CaptureFixture[str
 
 def test_the_same_call_tells_the_same_again(whole: Path, text: Path) -> None:
     meter = FakeMeter()
-    assert small_fit(small_ask(text), whole, meter=meter) == read(whole)
-    assert small_fit(None, whole, meter=meter) == read(whole)
+    assert small_fit(small_request(text, whole), meter=meter) == FitResult.load(whole)
+    assert small_fit(FitRequest(run=str(whole)), meter=meter) == FitResult.load(whole)
     assert meter.asked == []
 
 
@@ -121,13 +128,16 @@ def test_the_command_line_tells_it_too(whole: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_notebook_has_the_same(whole: Path, text: Path) -> None:
-    asked = small_ask(text)
+    asked = small_request(text, whole)
     fitted = pf.fit(
         text, run=whole, limits=asked.limits, steps=asked.steps, choices="sfi", quiet=True
     )
     found = read(whole)
-    assert fitted.found == found
-    assert fitted.verdict.startswith(found["verdict"]["headline"])
+    assert fitted == pf.fit(asked, quiet=True)
+    assert json.loads(json.dumps(fitted.to_dict())) == {
+        key: value for key, value in found.items() if key != "format"
+    }
+    assert str(fitted.verdict).startswith(found["verdict"]["headline"])
     assert str(fitted.model.config.pattern) == fitted.pattern
     assert fitted.report.is_file()
     assert fitted.generate("pay", tokens=4).startswith("pay")
@@ -136,34 +146,32 @@ def test_a_notebook_has_the_same(whole: Path, text: Path) -> None:
 def test_another_question_in_the_same_folder_is_refused(whole: Path, text: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.is_file()}
     with pytest.raises(ConfigError, match="seed"):
-        small_fit(small_ask(text, seed=3), whole)
+        small_fit(small_request(text, whole, seed=3))
     after = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.is_file()}
     assert {k: v for k, v in after.items() if k.name != ".lock"} == {
         k: v for k, v in before.items() if k.name != ".lock"
     }
 
 
-class StopAt(Watch):
+class StopAt:
     """Presses Ctrl-C when a phase begins, or in the middle of its trainings."""
 
     def __init__(self, phase: str, updates: int = 0) -> None:
-        super().__init__()
         self.name, self.updates, self.now = phase, updates, ""
 
-    def phase(self, phase: Any, number: int, of: int, left: float) -> None:
-        self.now = phase.name
-        if phase.name == self.name and not self.updates:
-            raise KeyboardInterrupt
-
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        if self.now == self.name and self.updates:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Phase):
+            self.now = event.name
+            if event.name == self.name and not self.updates:
+                raise KeyboardInterrupt
+        elif isinstance(event, Step) and self.now == self.name and self.updates:
             self.updates -= 1
             if not self.updates:
                 raise KeyboardInterrupt
 
 
 STOPS = [("text", 0), ("size", 0), ("search", 5), ("sizes", 0), ("rates", 2), ("contest", 3),
-         ("contest", 1), ("winner", 0), ("winner", 5)]  # fmt: skip
+         ("contest", 1), ("contest", 9), ("winner", 0), ("winner", 5)]  # fmt: skip
 
 
 def test_stopped_again_and_again_it_ends_as_if_it_never_was(
@@ -172,18 +180,19 @@ def test_stopped_again_and_again_it_ends_as_if_it_never_was(
     path = tmp_path / "run"
     for name, updates in STOPS:
         with lenient(), pytest.raises(Stopped, match="go on with: parformer fit --run") as stop:
-            small_fit(small_ask(text), path, watch=StopAt(name, updates))
-        assert not read(path)["finished"]
-        assert ("the best so far is in" in str(stop.value)) == (name == "winner")
+            small_fit(small_request(text, path), watch=StopAt(name, updates))
+        stopped = FitResult.load(path)
+        assert not stopped.finished
+        assert ("the best so far is in" in str(stop.value)) == (stopped.chosen is not None)
+        assert "best so far" in (path / "report.html").read_text("utf-8").lower()
         if name == "winner":
             # what is handed over before the end is a model already
             assert pf.load(path / "model").config.vocab_size == 256
-            assert "best so far" in (path / "report.html").read_text("utf-8").lower()
     with lenient():
-        found = small_fit(None, path)
-    before = read(whole)
+        found = small_fit(FitRequest(run=str(path)))
+    before = FitResult.load(whole)
     for kept in ("models", "chosen", "limits", "samples", "verdict"):
-        assert found[kept] == before[kept], kept
+        assert getattr(found, kept) == getattr(before, kept), kept
     for name in ("model.safetensors", "config.json"):
         assert (path / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
 
@@ -191,17 +200,17 @@ def test_stopped_again_and_again_it_ends_as_if_it_never_was(
 def test_a_foreign_folder_is_left_alone(text: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(FolderError, match="holds no fit"):
-        small_fit(small_ask(text), tmp_path)
+        small_fit(small_request(text, tmp_path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_another_text_under_the_same_name_is_refused(tmp_path: Path) -> None:
     text, path = write_text(tmp_path / "words.txt"), tmp_path / "run"
     with pytest.raises(Stopped):
-        small_fit(small_ask(text), path, watch=StopAt("size"))
+        small_fit(small_request(text, path), watch=StopAt("size"))
     write_text(text, words=5000)
     with pytest.raises(CorpusError, match="is not the one that the run"):
-        small_fit(None, path)
+        small_fit(FitRequest(run=str(path)))
     assert (path / "fit-notes.json").is_file()
 
 
@@ -209,23 +218,30 @@ def test_a_text_that_is_too_short_is_refused_and_leaves_nothing(tmp_path: Path) 
     text = tmp_path / "words.txt"
     text.write_text("too short")
     with pytest.raises(ParformerError) as error:
-        small_fit(small_ask(text), tmp_path / "run")
+        small_fit(small_request(text, tmp_path / "run"))
     assert "\n" not in str(error.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["words.txt"]
 
 
 def test_a_text_too_short_for_a_search_is_fitted_by_rule(tmp_path: Path) -> None:
     text = write_text(tmp_path / "words.txt", words=1600)
-    found = small_fit(small_ask(text, steps=2), tmp_path / "run")
-    assert found["finished"]
-    assert found["search"] is None
-    assert [row["name"] for row in found["models"]] == ["baseline", "interleaved", "par"]
+    found = small_fit(small_request(text, tmp_path / "run", steps=2))
+    assert found.finished
+    assert found.search is None
+    assert [row.name for row in found.models] == ["baseline", "interleaved", "par"]
+    assert "only placements by rule" in {p.name: p.left_out for p in found.phases}["search"]
 
 
 def test_limits_that_nothing_keeps_name_what_comes_nearest(text: Path, tmp_path: Path) -> None:
-    ask = small_ask(text, limits=("parameters=100",))
+    asked = small_request(text, tmp_path / "run", limits=("parameters=100",))
+    seen: list[str] = []
+
+    def listen(event: Event) -> None:
+        seen.extend([event.name] if isinstance(event, Phase) else [])
+
     with pytest.raises(ConfigError) as error:
-        small_fit(ask, tmp_path / "run")
+        small_fit(asked, watch=listen)
+    assert seen == ["text", "size"]  # the cheapest models are asked first
     words = str(error.value)
     assert "of parameters where 100 is allowed; try --limit parameters=" in words
     assert "the nearest" in words
@@ -234,14 +250,14 @@ def test_limits_that_nothing_keeps_name_what_comes_nearest(text: Path, tmp_path:
 
 def test_where_nothing_was_learned_nobody_is_crowned(text: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    found = small_fit(small_ask(text), path)  # six updates: less than counting pairs gives
-    assert found["verdict"]["headline"] == "Nothing was learned in this time."
-    assert found["verdict"]["kind"] == "nothing learned"
-    assert found["chosen"] is None
-    assert all(row["learned"] is False for row in found["models"] if not row["dropped"])
-    assert all(row["against"] is None for row in found["models"])
-    known = found["references"]["valid"]
-    assert known["ngram"] < known["bigram"] < known["unigram"] < known["uniform"]
+    found = small_fit(small_request(text, path))  # six updates: less than counting pairs gives
+    assert found.verdict.headline == "Nothing was learned in this time."
+    assert found.verdict.kind == "nothing learned"
+    assert found.chosen is None
+    assert all(row.learned is False for row in found.models if not row.dropped)
+    assert all(row.against is None for row in found.models)
+    known = found.references["valid"]
+    assert known.ngram < known.bigram < known.unigram < known.uniform
     page = (path / "report.html").read_text("utf-8")
     assert "<h1>Nothing was learned in this time.</h1>" in page
     assert "bigram" in page
@@ -249,49 +265,145 @@ def test_where_nothing_was_learned_nobody_is_crowned(text: Path, tmp_path: Path)
 
 
 def test_a_model_that_loses_to_counting_is_told_so_first(text: Path, tmp_path: Path) -> None:
-    first = small_fit(small_ask(text), tmp_path / "first")
-    loss = first["final"]["test"][
-        "loss"
-    ]  # another precision, chosen by the clock, moves it a little
+    first = small_fit(small_request(text, tmp_path / "first"))
+    # another precision, chosen by the clock, moves it a little
+    loss = first.final.loss("test") if first.final else None
+    assert loss is not None
     with lenient(2 * loss):
-        ahead = small_fit(small_ask(text), tmp_path / "ahead")
-    first_sentence = ahead["verdict"]["sentences"][0]
+        ahead = small_fit(small_request(text, tmp_path / "ahead"))
+    first_sentence = ahead.verdict.sentences[0]
     assert re.match(r"It is (49|50)\.\d% ahead of plain counting: ", first_sentence)
     known = counting_reaches(2 * loss)["test"]
     with pytest.MonkeyPatch.context() as patch:
         better = {s: replace(known, ngram=loss / 2) for s in ("valid", "test")}
-        for module in (desk, designing):
-            patch.setattr(module, "count_references", lambda _: better)
-        behind = small_fit(small_ask(text), tmp_path / "behind")
-    headline = behind["verdict"]["headline"]
+        patch.setattr(running, "count_references", lambda _: better)
+        behind = small_fit(small_request(text, tmp_path / "behind"))
+    headline = behind.verdict.headline
     assert re.match(r"Counting is (99|100|101)\.\d% ahead of it: ", headline)
     assert "a counted 3-gram" in headline
+
+
+def heard(said: list[str]) -> Listener:
+    def listen(event: Event) -> None:
+        said.extend([event.text] if isinstance(event, Notice) else [])
+
+    return listen
 
 
 def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-
-    class Ears(Watch):
-        def notice(self, text: str) -> None:
-            said.append(text)
-
     whole = contest.to_the_end
 
-    def failing(desk: Any, name: str, steps: int) -> dict[str, Any]:
-        return whole(desk, name, steps) | {"learned": name != "baseline"}
+    def failing(fit: Any, name: str, steps: int, end: int) -> Contestant:
+        return replace(whole(fit, name, steps, end), learned=name != "baseline")
 
     monkeypatch.setattr(contest, "to_the_end", failing)
     monkeypatch.setattr(contest, "SHORTEST", 6)
     with lenient():
-        found = small_fit(small_ask(text), tmp_path / "run", watch=Ears())
+        found = small_fit(small_request(text, tmp_path / "run"), watch=heard(said))
     assert sum("baseline learned too little" in line for line in said) == 1
-    assert found["models"][0]["learned"] is False
-    assert all(row["against"] is None for row in found["models"])
-    assert found["verdict"]["kind"] == "no baseline"
-    assert "no baseline to compare with" in found["verdict"]["headline"]
-    assert "better than the interleaved" not in json.dumps(found["verdict"])
+    base = found.models[0]
+    assert base.learned is False
+    assert all(row.against is None for row in found.models)
+    assert found.verdict.kind == "no baseline"
+    assert "no baseline to compare with" in found.verdict.headline
+    assert "better than the interleaved" not in str(found.verdict)
     slower = read_run(tmp_path / "run" / "trainings" / "baseline").train.learning_rate
-    tried = found["models"][0]["rate"]
-    assert slower == pytest.approx(tried / contest.SLOWER)
+    assert base.rate is not None
+    assert slower == pytest.approx(base.rate / contest.SLOWER)
+
+
+@pytest.mark.parametrize(
+    ("curve", "why"),
+    [
+        ({1: 2.0, 2: 2.5}, "got worse"),
+        ({1: 9.0, 2: 9.0}, "learned nothing"),
+        ({}, "diverged"),
+    ],
+)
+def test_a_finalist_whose_loss_rises_begins_again_slower(
+    curve: dict[int, float], why: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever rate it began with, the model of the contest is that of a lower one."""
+    said: list[str] = []
+    first = {"par": True}
+    whole = Running.train
+
+    def rising(run: Running, recipe: Recipe, name: str, **more: Any) -> Trained | None:
+        trained = whole(run, recipe, name, **more)
+        if first.pop(name, False):
+            return replace(trained, valid=tuple(curve.items())) if trained and curve else None
+        return trained
+
+    monkeypatch.setattr(Running, "train", rising)
+    monkeypatch.setattr(contest, "BEGUN", 1)
+    monkeypatch.setattr(Running, "stuck", lambda run, loss: loss == 9.0)
+    path = tmp_path / "run"
+    with lenient():
+        found = small_fit(small_request(text, path), watch=heard(said))
+    rate = next(row.rate for row in found.models if row.name == "par")
+    assert rate is not None
+    assert f"par {why} at {rate:g}: once more at {rate / SLOWER:g}" in said
+    assert sum("once more" in line for line in said) == 1
+    stored = read_run(path / "trainings" / "par").train.learning_rate
+    assert stored == pytest.approx(rate / SLOWER)
+
+
+def test_a_stop_in_the_contest_leaves_the_best_so_far_and_a_page(
+    text: Path, tmp_path: Path
+) -> None:
+    """The baseline has come to its end by then, and nothing else has."""
+    path = tmp_path / "run"
+
+    def stop(event: Event) -> None:
+        done = [p for p in (path / "trainings").glob("*/result.json") if "rate" not in str(p)]
+        if done and isinstance(event, Step):
+            raise KeyboardInterrupt
+
+    with lenient(), pytest.raises(Stopped, match="the best so far is in"):
+        small_fit(small_request(text, path, limits=("latency=9x",)), watch=stop)
+    found = FitResult.load(path)
+    assert found.verdict.kind == "stopped"
+    assert found.chosen == "baseline"
+    assert "Stopped before the models could be compared" in (path / "report.html").read_text()
+    assert pf.load(path / "model").config.vocab_size == 256
+
+
+def test_a_truncated_result_or_model_is_made_again(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    shutil.copytree(whole, path)
+    weights = path / "model" / "model.safetensors"
+    good = weights.read_bytes()
+    (path / "fit.json").write_bytes((path / "fit.json").read_bytes()[:1000])
+    with lenient():
+        again = small_fit(FitRequest(run=str(path)))
+    assert again.models == FitResult.load(whole).models
+    weights.write_bytes(good[:100])
+    with lenient():
+        small_fit(FitRequest(run=str(path)))
+    assert weights.read_bytes() == good
+
+
+def test_a_model_that_is_broken_everywhere_is_no_good_news(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    shutil.copytree(whole, path)
+    for weights in path.rglob("model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(FolderError, match=r"model\.safetensors"):
+        small_fit(FitRequest(run=str(path)))
+
+
+def test_a_missing_text_is_refused_before_any_plan(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    request = FitRequest(corpus=str(tmp_path / "none.txt"), run=str(tmp_path / "run"))
+    with pytest.raises(CorpusError, match=r"none\.txt"):
+        small_fit(request, watch=seen.append)
+    assert not [event for event in seen if isinstance(event, Planned | Phase)]
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_request_holds_is_not_given_twice(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seed belong into the request"):
+        pf.fit(small_request(text, tmp_path / "run"), seed=3)

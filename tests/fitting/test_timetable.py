@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parformer.fitting.timetable import LEAST, MOST, TITLES, WITHOUT, counted, plan
+from parformer.fitting.timetable import LEAST, MOST, TITLES, WITHOUT, counted, plan, share_out
 
 
 @pytest.mark.parametrize("time", [60, 120, 360, 600, 3600, 36_000])
@@ -48,3 +48,13 @@ def test_more_time_goes_to_training() -> None:
 def test_a_fit_by_updates_asks_no_clock() -> None:
     assert all(phase.planned == 0 for phase in counted())
     assert [phase.name for phase in counted() if phase.note] == ["profile", "seeds"]
+
+
+def test_what_is_left_is_shared_by_what_is_left_to_do() -> None:
+    ahead = ["contest", "seeds", "winner"]
+    rich, poor = share_out(3000.0, ahead), share_out(300.0, ahead)
+    assert sum(rich.values()) == pytest.approx(3000)
+    assert rich["seeds"] > 0
+    assert poor["seeds"] == 0  # too little to say anything
+    assert sum(poor.values()) == pytest.approx(300)
+    assert share_out(0.0, ahead) == dict.fromkeys(ahead, 0.0)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parformer.fitting.result import Compared, Latency, Loss, ModelFacts, Quality
 from parformer.fitting.verdict import (
     EXPERIENCE,
     SEED_SPREAD,
+    Limits,
     Losses,
-    choose,
     compare,
     judge,
     segment_means,
     student,
 )
+from parformer.pattern import Pattern
 
 
 def losses(
@@ -81,89 +84,123 @@ def test_student_is_near_the_tables(freedom: int, exact: float) -> None:
     assert student(freedom) == pytest.approx(exact, abs=0.01)
 
 
-def test_of_models_that_are_as_good_the_fastest_is_taken() -> None:
-    found = {"a": 1.000, "b": 1.002, "c": 1.1}
-    assert choose(found, {"a": 2.0, "b": 1.0, "c": 0.1}, close=0.0025) == "b"
-    assert choose(found, {"a": 2.0, "b": 1.0, "c": 0.1}, close=0.001) == "a"
-
-
 def test_segments_come_in_any_order_and_the_last_may_be_short() -> None:
     places = [np.array([5, 1, 2]), np.array([4, 3])]
     values = [np.array([5.0, 1.0, 2.0]), np.array([4.0, 3.0])]
     assert segment_means(places, values, 2).tolist() == [1.5, 3.5, 5.0]
 
 
-def row(name: str, **changes: Any) -> dict[str, Any]:
-    latency = {"ratio": 1.0, "ratio_low": 0.98, "ratio_high": 1.02, "verdict": "tie"}
-    given = {"name": name, "valid": {"loss": 1.5}, "latency": latency, "memory": 100,
-             "state_bytes": 100, "broken": {}, "against": None}  # fmt: skip
-    return given | changes
+def latency(
+    ratio: float = 1.0, verdict: str = "tie", low: float = 0.98, high: float = 1.02
+) -> Latency:
+    return Latency(0.01 * ratio, 0.01 * low, 0.01 * high, ratio, low, high, verdict)
 
 
-def against(difference: float, verdict: str, seeds: int = 1) -> dict[str, Any]:
-    return {"difference": difference, "low": difference - 0.01, "high": difference + 0.01,
-            "seeds": seeds, "segments": 128, "verdict": verdict}  # fmt: skip
+def row(name: str, **changes: Any) -> ModelFacts:
+    usual = ModelFacts(
+        name=name, title=name, how="", pattern=Pattern.parse("sf"), d_model=8, eligible=True,
+        broken={}, parameters=10, decoder_parameters=9, flops=20, state_bytes=100,
+        latency=latency(), memory=100, steps=6, learned=True, valid=Loss(1.5),
+    )  # fmt: skip
+    return replace(usual, **changes)
+
+
+def against(difference: float, verdict: Quality, seeds: int = 1) -> Compared:
+    return Compared(difference, difference - 0.01, difference + 0.01, seeds, 128, verdict)
+
+
+NONE = Limits({}, {})
 
 
 def test_at_par_and_faster() -> None:
-    faster = {"ratio": 0.62, "verdict": "faster"}
+    faster = latency(0.62, "faster")
     chosen = row("found", latency=faster, against=against(0.002, "at par", 3))
-    found = judge(row("baseline"), chosen, {})
-    assert found["kind"] == "at par"
-    assert found["headline"] == "At par with the interleaved Transformer; 38% faster."
-    assert "+0.2% (−0.8% to +1.2% with 95% confidence)" in found["sentences"][0]
-    assert "more --time" not in found["sentences"][0]
+    found = judge(row("baseline"), chosen, NONE)
+    assert found.kind == "at par"
+    assert found.headline == "At par with the interleaved Transformer; 38% faster."
+    assert "+0.2% (−0.8% to +1.2% with 95% confidence)" in found.sentences[0]
+    assert "more --time" not in found.sentences[0]
+    assert str(found) == f"{found.headline} {found.sentences[0]}"
 
 
 def test_worse_and_faster_within_a_limit_that_the_baseline_breaks() -> None:
-    faster = {"ratio": 0.7, "verdict": "faster"}
+    faster = latency(0.7, "faster", 0.65, 0.75)
     chosen = row("par", latency=faster, memory=60, against=against(0.021, "worse"))
-    base = row("baseline", broken={"latency": 0.005})
-    found = judge(base, chosen, {"latency": 0.004})
-    assert found["headline"] == (
+    base = row("baseline", broken={"latency": 0.01})
+    found = judge(base, chosen, Limits({"latency": 0.008}, {}))
+    assert found.headline == (
         "2.1% worse than the interleaved Transformer; 30% faster, 40% less peak memory."
     )
-    assert "It keeps to latency 4 ms" in found["sentences"][0]
-    assert "has 5 ms of latency" in found["sentences"][0]
+    assert found.sentences[0] == (
+        "It keeps to latency 8 ms; the interleaved model has 10 ms of latency."
+    )
 
 
-def test_a_multiple_is_told_as_one() -> None:
-    faster = {"ratio": 0.7, "ratio_low": 0.65, "ratio_high": 0.81, "verdict": "faster"}
+@pytest.mark.parametrize(("high", "words"), [(0.79, "It keeps"), (0.81, "It probably keeps")])
+def test_a_multiple_is_told_as_one_and_what_crosses_it_as_probable(high: float, words: str) -> None:
+    faster = latency(0.7, "faster", 0.65, high)
     chosen = row("par", latency=faster, against=against(0.021, "worse"))
     base = row("baseline", broken={"latency": 0.005})
-    found = judge(base, chosen, {"latency": 0.004}, {"latency": 0.8})
-    assert found["sentences"][0] == (
-        "It keeps to 0.8× the baseline's latency (0.70×, 0.65× to 0.81×)."
+    found = judge(base, chosen, Limits({"latency": 0.004}, {"latency": 0.8}))
+    assert found.sentences[0] == (
+        f"{words} to 0.8× the baseline's latency (0.70×, 0.65× to {high}×)."
     )
+
+
+def test_a_limit_is_judged_by_the_interval_that_is_shown() -> None:
+    limits = Limits({"latency": 0.005, "memory": 90.0}, {})
+    slow = Latency(0.0051, 0.0049, 0.0056, 1.0, 1.0, 1.0, "tie")
+    assert limits.broken_by(row("a", latency=slow, memory=80)) == {}
+    assert not limits.surely_kept_by(row("a", latency=slow, memory=80))
+    sure = Latency(0.0061, 0.0052, 0.0066, 1.0, 1.0, 1.0, "tie")
+    assert limits.broken_by(row("a", latency=sure)) == {"latency": 0.0061, "memory": 100.0}
+    quick = Latency(0.00407, 0.0040, 0.0042, 1.0, 1.0, 1.0, "tie")
+    assert limits.broken_by(row("a", latency=quick, memory=80)) == {}
+    assert limits.surely_kept_by(row("a", latency=quick, memory=80))
+    assert limits.broken_by(row("a", latency=None, memory=80)) == {}
 
 
 def test_no_gain_is_called_so() -> None:
     chosen = row("par", against=against(0.004, "unclear"))
-    found = judge(row("baseline"), chosen, {})
-    assert found["kind"] == "no gain"
-    assert "attention is cheap" in found["sentences"][0].lower()
-    assert judge(row("baseline"), row("baseline"), {})["kind"] == "no gain"
+    found = judge(row("baseline"), chosen, NONE)
+    assert found.kind == "no gain"
+    assert "attention is cheap" in found.sentences[0].lower()
+    assert judge(row("baseline"), row("baseline"), NONE).kind == "no gain"
 
 
 def test_a_tie_in_noise_is_no_tie() -> None:
-    noisy = {"ratio": 0.9, "ratio_low": 0.5, "ratio_high": 1.6, "verdict": "tie"}
+    noisy = latency(0.9, "tie", 0.5, 1.6)
     chosen = row("par", latency=noisy, memory=50, against=against(-0.1, "better"))
-    assert "too noisy" in judge(row("baseline"), chosen, {})["headline"]
+    assert "too noisy" in judge(row("baseline"), chosen, NONE).headline
 
 
 def test_a_worse_and_slower_model_is_no_gain() -> None:
-    slower = {"ratio": 1.3, "verdict": "slower"}
-    chosen = row("par", latency=slower, against=against(0.03, "worse"))
-    assert judge(row("baseline"), chosen, {})["kind"] == "no gain"
+    chosen = row("par", latency=latency(1.3, "slower"), against=against(0.03, "worse"))
+    assert judge(row("baseline"), chosen, NONE).kind == "no gain"
 
 
-def test_nothing_within_the_limits_is_said() -> None:
-    faster = {"ratio": 0.9, "verdict": "faster"}
-    chosen = row("par", latency=faster, broken={"memory": 2e6}, against=against(0.01, "worse"))
-    found = judge(row("baseline"), chosen, {"memory": 1e6})
-    assert "Nothing that was found keeps the limits" in found["sentences"][0]
-    assert "2 MB of memory where 1 MB was asked" in found["sentences"][0]
+def test_nothing_within_the_limits_is_said_in_the_words_of_the_limit() -> None:
+    over = {"memory": 2e6, "latency": 0.009}
+    faster = latency(0.9, "faster", 0.88, 0.92)
+    chosen = row("par", latency=faster, broken=over, against=against(0.01, "worse"))
+    limits = Limits({"memory": 1e6, "latency": 0.008}, {"latency": 0.8})
+    found = judge(row("baseline"), chosen, limits)
+    assert "Nothing that was found keeps the limits" in found.sentences[0]
+    assert "2 MB of memory where 1 MB was asked" in found.sentences[0]
+    assert "0.90× the baseline's latency where 0.8× was asked" in found.sentences[0]
 
 
-def test_a_stop_before_any_training() -> None:
-    assert judge({}, None, {})["kind"] == "stopped"
+def test_a_stop_before_any_training_and_before_any_comparison() -> None:
+    assert judge(None, None, NONE).kind == "stopped"
+    assert judge(row("baseline"), row("par", valid=None), NONE).kind == "stopped"
+    half = judge(row("baseline", valid=None), row("par"), NONE, finished=False)
+    assert half.kind == "stopped"
+    assert half.headline == "Stopped before the models could be compared."
+
+
+def test_models_that_were_not_trained_alike_are_not_compared() -> None:
+    found = judge(row("baseline"), row("par", steps=4), NONE)
+    assert found.kind == "not compared"
+    assert "no time to train this model and the interleaved Transformer alike" in found.headline
+    failed = judge(row("baseline", learned=False), row("par"), NONE)
+    assert failed.kind == "no baseline"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from parformer.data.corpora import Corpus
 from parformer.errors import CorpusError
 from parformer.events import Preparing
+from parformer.records import Record
 from parformer.store.cache import keep
 
 WINDOW = 50
@@ -43,7 +44,7 @@ _Marks = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(Record):
     """What a held-out split has in common with train."""
 
     windows: int

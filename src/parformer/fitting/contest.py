@@ -1,260 +1,253 @@
-"""Which model is the best? All are trained alike, and the best of those that fit is taken on."""
+"""Which model is the best? All are trained alike, and the best of those that fit is taken on.
+
+By the clock the pace of finished updates decides what still fits: where a machine becomes busy,
+finalists are left out, then trainings cut short, all alike; it never fails for want of time.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from parformer.config import read_model
-from parformer.fitting.desk import BASELINE, Desk
-from parformer.fitting.notes import Result
-from parformer.fitting.trainings import (
-    EVALUATED,
-    GLANCE,
-    LOOKS,
-    SURVIVE,
-    Tried,
-    best_rate,
-    last_validation,
-    losers,
-    read_curves,
-    sweep,
-)
-from parformer.fitting.verdict import choose
-from parformer.train.distributed import Workers
-from parformer.train.plan import step_seconds, token_seconds
+from parformer.evaluate.perplexity import evaluate
+from parformer.fitting.ladder import SURVIVE
+from parformer.fitting.phases import BASELINE, Contest, Contestant, Dropped, Rates
+from parformer.fitting.rates import BEGUN
+from parformer.fitting.running import EVALUATED, GLANCE, LOOKS, Running
+from parformer.fitting.verdict import segment_means
+from parformer.model import load
+from parformer.train.loop import sample
 from parformer.train.plateau import MOST_SLOWER, SHORTEST, SLOWER
-from parformer.train.schedule import rate_for
+from parformer.train.run import MODEL
 
 BEHIND = 0.04
 """How far behind the best a model is dropped after a third of its training."""
-LONGER = 1.3
-"""How much longer than in the contest a winner's training must be to be worth while."""
 CLOSE = 0.25
 """The share of the margin within which two models are as good, and the faster one is taken."""
-TRIALS = 2.5
-"""Rates that a finalist tries, about."""
-BEGUN = 20
-"""Updates before which no model has left the plateau of letter frequencies."""
-MOST_SEEDS = 4
-"""Seeds besides the first, however long the time."""
+FEWEST = 30
+"""Updates that fewer finalists share the time for, rather than have less than these."""
+SEGMENT = 512
+"""Tokens of a stretch of validation text whose mean loss counts as one observation."""
+NO_TIME = "there was no time left for it"
 
 
-def paces_of(desk: Desk) -> dict[str, float]:
-    """Seconds of an update of every finalist; and of a token in validation."""
-    if desk.ask.steps:
-        return {**dict.fromkeys(desk.models, 1.0), "token": 0.0}
-    tokens, found = desk.prepared.splits["train"].tokens, {}
-    for number, name in enumerate(desk.models):
-        desk.watch.preparing("timing updates", number / len(desk.models))
-        found[name] = step_seconds(desk.recipe_of(name, 100, 1e-3), tokens, Workers())
-    return found | {"token": token_seconds(desk.recipe, tokens, Workers())}
-
-
-def share_of(desk: Desk, phase: str) -> float:
-    """The seconds of a training phase: its share of what is left for all of them."""
-    planned = desk.planned
-    order = ("rates", "contest", "seeds", "winner")
-    ahead = order[order.index(phase) :]
-    left = desk.left - planned["report"]
-    return max(0.0, left) * planned[phase] / sum(planned[name] for name in ahead)
-
-
-def rates(desk: Desk) -> Result:
-    """The learning rate of each finalist: by its size, and where there is time by trials."""
-    names = list(desk.models)
-    paces = desk.notes.once("rates.paces", lambda: paces_of(desk))
-    if not desk.planned["rates"] and not desk.ask.steps:
-        given = {name: {"rates": [], "rate": first_rate(desk, name)} for name in names}
-        return {"steps": 0, "models": given}
-    steps = max(2, desk.ask.steps // 6)
-    if not desk.ask.steps:
-        looking = TRIALS * len(names) * (2 * GLANCE * paces["token"] + 0.5)
-        together = TRIALS * sum(paces[name] for name in names)
-        steps = max(10, int((share_of(desk, "rates") - looking) / together))
-    steps = desk.notes.once("rates.steps", lambda: {"steps": steps})["steps"]
-    found = {}
-    for number, name in enumerate(names, start=1):
-        desk.watch.notice(f"Learning rate of {name}, {number} of {len(names)}")
-
-        def score(rate: float, name: str = name) -> Tried:
-            recipe = desk.recipe_of(name, steps, rate, looks=1)
-            path, outcome = desk.trainings.run(recipe, f"rate-{name}-{rate:.3g}")
-            loss = None if outcome is None else outcome.result["valid"]["loss"]
-            # a few updates leave nobody on a plateau: they have only begun
-            stuck = steps >= BEGUN and loss is not None and desk.stuck(loss)
-            return Tried(rate, loss, stuck, read_curves(path)["curve"])
-
-        tried = sweep(score, first_rate(desk, name))
-        found[name] = {"rates": [asdict(one) for one in tried], "rate": best_rate(tried)}
-    return {"steps": steps, "models": found}
-
-
-def first_rate(desk: Desk, name: str) -> float:
-    """The rate that a finalist's size calls for, of two digits."""
-    usual, known = desk.recipe.train.learning_rate, read_model(desk.preset)
-    return float(f"{rate_for(desk.models[name], usual, known):.2g}")
-
-
-def rate_of(desk: Desk, name: str) -> float:
-    """The rate that a finalist is trained with by now."""
-    rate = float(desk.result("rates")["models"][name]["rate"])
-    slower = 0
-    while desk.notes.has(slower_note(name, slower)):
-        rate, slower = rate / SLOWER, slower + 1
-    return rate
-
-
-def slower_note(name: str, times: int) -> str:
-    return f"contest.slower.{name}.{times}"
-
-
-def slow_down(desk: Desk, name: str, why: str) -> bool:
-    """Give up a training for one at a lower rate, unless that was done too often already."""
-    for times in range(MOST_SLOWER):
-        if not desk.notes.has(slower_note(name, times)):
-            rate = rate_of(desk, name)
-            desk.watch.notice(f"{name} {why} at {rate:g}: once more at {rate / SLOWER:g}")
-            desk.notes.once(slower_note(name, times), lambda rate=rate: {"rate": rate / SLOWER})  # type: ignore[misc]
-            return True
-    return False
-
-
-def contest_steps(desk: Desk) -> dict[str, int]:
-    paces = desk.result("rates.paces")
-    names = list(desk.models)
-    if desk.ask.steps:
-        return {"steps": desk.ask.steps}
-    looking = len(names) * ((7 * GLANCE + EVALUATED) * paces["token"] + 1.0)
-    together = SURVIVE * sum(paces[name] for name in names)
-    steps = int((share_of(desk, "contest") - looking) / together)
-    return {"steps": max(30, steps // LOOKS * LOOKS)}
-
-
-def contest(desk: Desk) -> Result:
+def contest(fit: Running) -> Contest:
     """All finalists a third of the way, then those that are not far behind to the end.
 
     What learned nothing is no rival and no baseline: it begins again at a lower rate.
     """
-    desk.trainings.tidy("rate-*")
-    steps = desk.notes.once("contest.steps", lambda: contest_steps(desk))["steps"]
+    fit.alike.tidy("rate-*")
+    many = int(fit.progress.number("contest.entrants", lambda: entrants(fit)))
+    steps = int(fit.progress.number("contest.steps", lambda: contest_steps(fit, many)))
     third = max(1, steps // LOOKS) * (LOOKS // 3)
+    out: dict[str, Dropped] = {}
     losses: dict[str, float] = {}
-    for name in desk.models:
-        desk.watch.notice(f"{name}: {desk.models[name].pattern}, {steps:,} updates")
-        losses[name] = first_third(desk, name, steps, third)
-    known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
-    out = losers(known, [BASELINE], desk.eligible, BEHIND) if known else {}
-    found: dict[str, Any] = {}
-    for name, loss in losses.items():
-        if name in out or not math.isfinite(loss):
-            why = f"{out[name]:.1%} behind the best" if name in out else "it diverged"
-            found[name] = {"dropped": {"step": third, "loss": known.get(name), "why": why}}
-            desk.watch.notice(f"{name} is dropped after {third:,} updates: {why}")
+    for place, name in enumerate(by_need(fit)):
+        if place >= many or (place > 1 and not has_time(fit, name, losses, steps, third)):
+            out[name] = Dropped(0, None, NO_TIME)
+            fit.watch.notice(f"{name} does not take part: {NO_TIME}")
             continue
-        found[name] = to_the_end(desk, name, steps)
+        fit.watch.notice(f"{name}: {fit.finalists[name].config.pattern}, {steps:,} updates")
+        losses[name] = first_third(fit, name, steps, third)
+    out |= {
+        name: Dropped(third, None if math.isinf(losses[name]) else losses[name], why)
+        for name, why in behind(fit, losses).items()
+    }
+    going = [name for name in losses if name not in out]
+    end, unfinished = what_fits(fit, going, losses, steps, third)
+    out |= {name: Dropped(third, losses[name], NO_TIME) for name in unfinished}
+    found: dict[str, Contestant] = {}
+    for name in fit.finalists:
+        if name in out:
+            found[name] = Contestant(out[name])
+            if out[name].step:
+                fit.watch.notice(f"{name} is dropped after {third:,} updates: {out[name].why}")
+        else:
+            found[name] = to_the_end(fit, name, steps, end)
     # in fewer updates a lower rate would only learn less
-    if (
-        steps >= SHORTEST
-        and failed_alone(found)
-        and slow_down(desk, BASELINE, "learned too little")
-    ):
-        found[BASELINE] = to_the_end(desk, BASELINE, steps)
-    return {"steps": steps, "models": found, "best": best_of(desk, found)}
+    if end >= SHORTEST and failed_alone(found) and slow_down(fit, BASELINE, "learned too little"):
+        found[BASELINE] = to_the_end(fit, BASELINE, steps, end)
+    return Contest(end, found, best_of(fit, found))
 
 
-def first_third(desk: Desk, name: str, steps: int, third: int) -> float:
+def by_need(fit: Running) -> list[str]:
+    """The finalists in the order in which they can least be done without."""
+    rest = [name for name in fit.finalists if name != BASELINE]
+    return [BASELINE, *sorted(rest, key=lambda name: not fit.finalists[name].eligible)]
+
+
+def entrants(fit: Running) -> int:
+    """How many finalists there is time for; at least the baseline and another one."""
+    if not fit.by_clock:
+        return len(fit.finalists)
+    return next((n for n in range(len(fit.finalists), 2, -1) if affords(fit, n) >= FEWEST), 2)
+
+
+def affords(fit: Running, many: int) -> int:
+    """Updates of each that there is time for, with so many finalists."""
+    names = by_need(fit)[:many]
+    looking = len(names) * ((7 * GLANCE + EVALUATED) * fit.token_pace() + 1.0)
+    together = SURVIVE * sum(map(fit.pace, names))
+    return int((fit.seconds_for("contest") - looking) / together)
+
+
+def contest_steps(fit: Running, many: int) -> int:
+    if fit.request.steps:
+        return fit.request.steps
+    return max(FEWEST, affords(fit, many) // LOOKS * LOOKS)
+
+
+def has_time(fit: Running, name: str, losses: Mapping[str, float], steps: int, third: int) -> bool:
+    """Whether a finalist can still be begun, and two of them come to their end."""
+    if not fit.by_clock:
+        return True
+    ending = (steps - third) * 2 * max(map(fit.pace, losses))
+    return third * fit.pace(name) + ending < fit.left_to_train
+
+
+def behind(fit: Running, losses: Mapping[str, float]) -> dict[str, str]:
+    """Who need not go on after a third, and why."""
+    known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+    allowed = [name for name in fit.eligible if name in known] or list(known)
+    far = losers(known, [BASELINE], allowed, BEHIND) if known else {}
+    why = {name: f"{share:.1%} behind the best" for name, share in far.items()}
+    return why | {name: "it diverged" for name in losses if name not in known}
+
+
+def what_fits(
+    fit: Running, going: Sequence[str], losses: Mapping[str, float], steps: int, third: int
+) -> tuple[int, list[str]]:
+    """After how many updates all end, and who is not finished, at the pace of now.
+
+    The baseline and the best that may be chosen are always finished, if need be at once.
+    """
+    if not fit.by_clock or not going:
+        return steps, []
+
+    def take(names: Sequence[str]) -> float:
+        looking = len(names) * (GLANCE + EVALUATED) * fit.token_pace()
+        return (steps - third) * sum(map(fit.pace, names)) + looking
+
+    def decide() -> float:
+        first = sorted(going, key=lambda n: (n != BASELINE, n not in fit.eligible, losses[n]))
+        many = len(first)
+        while many > 2 and take(first[:many]) > fit.left_to_train:
+            many -= 1
+        return many
+
+    first = sorted(going, key=lambda n: (n != BASELINE, n not in fit.eligible, losses[n]))
+    many = int(fit.progress.number("contest.going", decide))
+
+    def cut() -> float:
+        each = sum(map(fit.pace, first[:many]))
+        fits = third + int(max(0.0, fit.left_to_train) / each)
+        return min(steps, fits)
+
+    return int(fit.progress.number("contest.end", cut)), first[many:]
+
+
+def first_third(fit: Running, name: str, steps: int, third: int) -> float:
     """The loss after a third of the training; infinite for numbers that are none."""
     while True:
-        recipe = desk.recipe_of(name, steps, rate_of(desk, name))
-        path, outcome = desk.trainings.run(recipe, name, until=third)
+        trained = fit.train(fit.recipe_of(name, steps, rate_of(fit, name)), name, until=third)
         # who was stopped later than this is judged by where all were judged
-        loss = math.inf if outcome is None else last_validation(path, until=third)
+        loss = math.inf if trained is None else trained.loss_at(third)
         why = "diverged" if math.isinf(loss) else ""
-        if third >= BEGUN and desk.stuck(loss):
+        if third >= BEGUN and fit.stuck(loss):
             why = "learned nothing"
-        elif third >= BEGUN and loss > last_validation(path, until=third // 2):
+        elif trained is not None and third >= BEGUN and loss > trained.loss_at(third // 2):
             why = "got worse"  # a rate that it cannot bear
-        if not why or not slow_down(desk, name, why):
+        if not why or fit.late() or not slow_down(fit, name, why):
             return loss
 
 
-def to_the_end(desk: Desk, name: str, steps: int) -> dict[str, Any]:
+def to_the_end(fit: Running, name: str, steps: int, end: int) -> Contestant:
     """A finalist with all its training, and whether it learned more than pairs of tokens."""
-    recipe = desk.recipe_of(name, steps, rate_of(desk, name))
-    path, outcome = desk.trainings.run(recipe, name)
-    if outcome is None:
-        return {"dropped": {"step": steps, "loss": None, "why": "it diverged"}}
-    segments = desk.trainings.segments(path)
+    trained = fit.train(fit.recipe_of(name, steps, rate_of(fit, name)), name, end=end)
+    if trained is None:
+        return Contestant(Dropped(end, None, "it diverged"))
+    losses = segments(fit, trained.path)
+    own = None if trained.steps == end else trained.steps
+    return Contestant(None, tuple(losses.tolist()), fit.learned(float(losses.mean())), own)
+
+
+def segments(fit: Running, path: Path) -> NDArray[np.float64]:
+    """The losses of a trained model on stretches of the valid split."""
+    tokens = sample(fit.prepared.splits["valid"].tokens, EVALUATED)
+    places: list[NDArray[np.int64]] = []
+    losses: list[NDArray[np.float64]] = []
+
+    def keep(where: NDArray[np.int64], what: NDArray[np.float64]) -> None:
+        places.append(where)
+        losses.append(what)
+
+    evaluate(load(path / MODEL), tokens, batch=8, each=keep)
+    return segment_means(places, losses, SEGMENT)
+
+
+def rate_of(fit: Running, name: str) -> float:
+    """The rate that a finalist is trained with by now."""
+    rate, slower = fit.progress.need(Rates).models[name].rate, 0
+    while fit.progress.has(_slower(name, slower)):
+        rate, slower = rate / SLOWER, slower + 1
+    return rate
+
+
+def _slower(name: str, times: int) -> str:
+    return f"contest.slower.{name}.{times}"
+
+
+def slow_down(fit: Running, name: str, why: str) -> bool:
+    """Give up a training for one at a lower rate, unless that was done too often already."""
+    for times in range(MOST_SLOWER):
+        if not fit.progress.has(_slower(name, times)):
+            rate = rate_of(fit, name)
+            fit.watch.notice(f"{name} {why} at {rate:g}: once more at {rate / SLOWER:g}")
+            fit.progress.number(_slower(name, times), (rate / SLOWER).__float__)
+            return True
+    return False
+
+
+def losers(
+    losses: Mapping[str, float], spared: Sequence[str], eligible: Sequence[str], behind: float
+) -> dict[str, float]:
+    """Who is so far behind the best that may be chosen that it need not go on, and by how much.
+
+    >>> losers({"a": 1.0, "b": 1.2, "base": 1.3}, ["base"], ["a", "b"], 0.05)
+    {'b': 0.2}
+    """
+    best = min(losses[name] for name in eligible if name in losses)
     return {
-        "dropped": None,
-        "segments": segments.tolist(),
-        "learned": desk.learned(float(segments.mean())),
+        name: round(loss / best - 1, 6)
+        for name, loss in losses.items()
+        if name not in spared and loss > best * (1 + behind)
     }
 
 
-def failed_alone(found: Mapping[str, Any]) -> bool:
+def failed_alone(found: Mapping[str, Contestant]) -> bool:
     """Whether the baseline learned nothing while others did: no comparison with it is fair."""
-    learned = {name: one.get("learned", False) for name, one in found.items()}
-    return not learned[BASELINE] and any(learned.values())
+    return not found[BASELINE].learned and any(one.learned for one in found.values())
 
 
-def best_of(desk: Desk, found: Mapping[str, Any]) -> str:
+def best_of(fit: Running, found: Mapping[str, Contestant]) -> str:
     """The best of those that may be chosen; the baseline if there is no other."""
     means = {
-        name: float(np.mean(found[name]["segments"]))
-        for name in desk.eligible
-        if found.get(name, {}).get("segments")
+        name: float(np.mean(one.segments))
+        for name, one in found.items()
+        if name in fit.eligible and one.segments
     }
-    learned = {name: loss for name, loss in means.items() if found[name]["learned"]}
-    rows = desk.result("sizes")["models"]
-    latencies = {row["name"]: row["figures"]["latency"] for row in rows}
-    return choose(learned or means, latencies, CLOSE * desk.ask.margin) if means else BASELINE
+    learned = {name: loss for name, loss in means.items() if found[name].learned}
+    latencies = {name: one.figures["latency"] for name, one in fit.finalists.items()}
+    close = CLOSE * fit.request.margin
+    return choose(learned or means, latencies, close) if means else BASELINE
 
 
-def seeds(desk: Desk) -> Result:
-    """Baseline and best again, with as many other seeds as there is time for."""
-    contest, paces = desk.result("contest"), desk.result("rates.paces")
-    best, steps = contest["best"], contest["steps"]
-    learned = [contest["models"][name].get("learned", True) for name in (BASELINE, best)]
-    if not desk.planned["seeds"] or best == BASELINE or not all(learned):
-        return {"seeds": {}}
-    both = steps * (paces[BASELINE] + paces[best]) + 2 * EVALUATED * paces["token"]
-    count = min(MOST_SEEDS, int(share_of(desk, "seeds") / both))
-    count = desk.notes.once("seeds.count", lambda: {"count": count})["count"]
-    found: dict[str, Any] = {}
-    for seed in range(1, count + 1):
-        found[str(seed)] = {}
-        for name in (BASELINE, best):
-            desk.watch.notice(f"{name} with seed {desk.ask.seed + seed}")
-            recipe = desk.recipe_of(name, steps, rate_of(desk, name), seed=seed)
-            path, outcome = desk.trainings.run(recipe, f"{name}-seed-{seed}")
-            if outcome is not None:
-                found[str(seed)][name] = desk.trainings.segments(path).tolist()
-    return {"seeds": {s: both for s, both in found.items() if len(both) == 2}}
-
-
-def winner(desk: Desk) -> Result:
-    """The best once more, from scratch and for longer, if the time allows that."""
-    contest, paces = desk.result("contest"), desk.result("rates.paces")
-    name, steps = contest["best"], contest["steps"]
-    if desk.ask.steps:
-        longer = 2 * steps
-    else:
-        looking = 7 * GLANCE * paces["token"] + 1.0
-        longer = int((share_of(desk, "winner") - looking) / paces[name])
-    longer = desk.notes.once("winner.steps", lambda: {"steps": longer})["steps"]
-    kept = {"name": name, "run": name, "steps": steps, "retrained": False}
-    if longer < LONGER * steps:
-        return kept
-    recipe = desk.recipe_of(name, longer, rate_of(desk, name))
-    _, outcome = desk.trainings.run(recipe, "winner")
-    if outcome is None or outcome.result["valid"]["loss"] >= last_validation(
-        desk.trainings.root / name
-    ):
-        return kept  # longer was not better
-    return {"name": name, "run": "winner", "steps": longer, "retrained": True}
+def choose(losses: Mapping[str, float], latencies: Mapping[str, float], close: float) -> str:
+    """The lowest loss; of those that are as good as the best, the fastest."""
+    best = min(losses.values())
+    near = [name for name, loss in losses.items() if loss <= best * (1 + close)]
+    return min(near, key=lambda name: (latencies.get(name, 0.0), losses[name]))

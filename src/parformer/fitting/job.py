@@ -1,126 +1,190 @@
 """Text and a budget in, the best model that fits out: the whole job, phase by phase.
 
-A phase is done once: what it found is in the run's notes, and whoever comes back goes on with
+A phase is done once: what it found is in the run's journal, and whoever comes back goes on with
 the next. What a clock decided (sizes, updates) is among that, so it is decided once.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from parformer.errors import FolderError, ParformerError, Stopped
-from parformer.events import Watch
-from parformer.fitting import contest, designing
-from parformer.fitting.ask import Ask
-from parformer.fitting.desk import Desk
-from parformer.fitting.notes import FILE, Notes, Result
-from parformer.fitting.result import FOUND, REPORT, conclude
+from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
+from parformer.events import Event, Listener, Phase, Watch, nobody
+from parformer.fitting import candidates, contest, ladder, placements, rates, running, winner
+from parformer.fitting.outcome import conclude
+from parformer.fitting.phases import (
+    Baseline,
+    Contest,
+    Finalists,
+    PhaseResult,
+    Placed,
+    Profiled,
+    Rates,
+    Seeds,
+    TextFacts,
+    Winner,
+)
+from parformer.fitting.progress import FILE, Clock, Progress
+from parformer.fitting.request import FitRequest
+from parformer.fitting.result import REPORT, FitResult, PhaseFacts
+from parformer.fitting.running import TRAININGS, Running
 from parformer.measure.readings import Meter, measure_here
+from parformer.model import load
 from parformer.report.fit import fit_page
-from parformer.store import folder
-from parformer.store.files import replace_file
+from parformer.store.files import reason, replace_file
 from parformer.train.allocator import keep_memory
-from parformer.train.run import LOCK, only_one
-
-WORK: Mapping[str, Callable[[Desk], Result]] = {
-    "text": designing.read,
-    "size": designing.size,
-    "profile": designing.profile,
-    "search": designing.search,
-    "sizes": designing.sizes,
-    "rates": contest.rates,
-    "contest": contest.contest,
-    "seeds": contest.seeds,
-    "winner": contest.winner,
-}
+from parformer.train.run import LOCK, MODEL, only_one
 
 
-def fit_text(
-    ask: Ask | None,
-    path: Path,
+def fit(
+    request: FitRequest | str | Path,
     *,
-    command: str = "",
-    watch: Watch | None = None,
+    watch: Listener | None = None,
+    quiet: bool = False,
+    command: str = "parformer.fit",
     meter: Meter = measure_here,
     cache: Path | None = None,
-) -> dict[str, Any]:
-    """Find, train and prove the best model within a budget; what fit.json holds.
+    clock: Clock = time.monotonic,
+    **fields: Any,
+) -> FitResult:
+    """Find, train and prove the best model within a budget; the same run goes on where it stopped.
 
-    The same call on the same folder goes on where it stopped; without an ask the folder's own
-    is taken. Ctrl-C leaves the best so far.
+    request: all that is asked, or a text alone, with the rest as `fields`: run, limits such as
+    "latency=5ms" or "latency=0.7x" of the interleaved baseline, time in seconds or steps, and
+    whatever else `parformer fit --help` lists.
+    watch: told what happens; without one every phase is printed, unless it is to be quiet.
+
+    Ctrl-C leaves the best so far.
     """
+    if not isinstance(request, FitRequest):
+        request = FitRequest(corpus=str(request), **fields)
+    elif fields:
+        raise ConfigError(f"{', '.join(fields)} belong into the request; give them there")
+    path = request.folder
     fresh = make_room(path)
     keep_memory()
     with only_one(path):
-        desk = Desk(Notes(path, ask), path, watch or Watch(), meter, cache)
-        if (known := finished_fit(path)) is not None:
+        if (known := finished_fit(path, request)) is not None:
             return known
+        watching = Watch(watch or (nobody if quiet else spoken))
+        progress = Progress(path, request if request.corpus else None, clock)
+        run = Running(progress, path, watching, meter, cache, clock)
         try:
-            work_off(desk)
-            announce(desk, "report")
-            found = desk.notes.once("report", lambda: conclude(desk, command=command))
+            result = work_off(run, command)
         except (KeyboardInterrupt, Stopped):
-            raise stopped(desk, command) from None
+            raise stopped(run, command) from None
         except ParformerError:
-            if fresh and not (path / "trainings").exists():
+            if fresh and not (path / TRAININGS).exists():
                 discard(path)  # what cannot be done leaves no trace
             raise
-        write(path, found)
-        desk.trainings.tidy("*")
-    return found
+        run.alike.tidy("*")
+    return result
 
 
-def work_off(desk: Desk) -> None:
-    """All phases that are not done yet."""
-    if not desk.ask.steps:
-        desk.watch.planned(desk.phases)
-    for name, make in WORK.items():
-        if not desk.notes.has(name):
-            announce(desk, name)
-            desk.notes.once(name, lambda make=make: make(desk))  # type: ignore[misc]
+def spoken(event: Event) -> None:
+    """Every phase a line, as a notebook shows it."""
+    if isinstance(event, Phase):
+        clock = f", {event.left:,.0f} s left" if event.left else ""
+        print(f"[{event.number}/{event.of}] {event.title}{clock}")
 
 
-def announce(desk: Desk, name: str) -> None:
+def work_off(run: Running, command: str) -> FitResult:
+    """All phases that are not done yet, and the result."""
+
+    def phase(kind: type[PhaseResult], make: Callable[[Running], PhaseResult]) -> None:
+        if run.progress.has(kind.PHASE):
+            return
+        if (
+            run.planned[kind.PHASE]
+            and kind in (Profiled, Placed)
+            and not run.seconds_for(kind.PHASE)
+        ):
+            run.leave_out(kind.PHASE)
+        announce(run, kind.PHASE)
+        run.progress.once(kind, lambda: make(run))
+
+    # a text that is not there is refused before a plan is told
+    run.progress.timed(TextFacts.PHASE, lambda: run.corpus)
+    if run.by_clock:
+        run.watch.planned(run.plan)
+    phase(TextFacts, running.read)
+    phase(Baseline, ladder.size)
+    if not run.progress.has(Finalists.PHASE):
+        run.progress.timed(Baseline.PHASE, lambda: candidates.refuse_unreachable(run))
+    phase(Profiled, candidates.profile)
+    phase(Placed, placements.search)
+    phase(Finalists, candidates.find)
+    phase(Rates, rates.rates)
+    phase(Contest, contest.contest)
+    phase(Seeds, winner.seeds)
+    phase(Winner, winner.winner)
+    announce(run, "report")
+    found: list[FitResult] = []
+    run.progress.timed("report", lambda: found.append(conclude(run, command=command)))
+    result = replace(found[0], phases=_with_report(run, found[0]))
+    write(run.path, result)
+    return result
+
+
+def _with_report(run: Running, result: FitResult) -> tuple[PhaseFacts, ...]:
+    """The phases, now that the last one is over too."""
+    *before, last = result.phases
+    return (*before, replace(last, seconds=run.progress.seconds(last.name)))
+
+
+def announce(run: Running, name: str) -> None:
     """Tell that a phase begins, unless it is left out."""
-    for number, phase in enumerate(desk.phases, start=1):
-        out = not phase.planned and (not desk.ask.steps or bool(phase.note))
-        if phase.name == name and not out:
-            desk.watch.phase(phase, number, len(desk.phases), desk.left)
+    for number, part in enumerate(run.plan, start=1):
+        out = not part.planned and (run.by_clock or bool(part.note))
+        if part.name == name and not out and not run.progress.left_out(name):
+            left = run.left if run.by_clock else 0.0
+            run.watch.phase(part, number, len(run.plan), left)
 
 
-def stopped(desk: Desk, command: str) -> Stopped:
+def stopped(run: Running, command: str) -> Stopped:
     """Write down the best so far, and say how to go on."""
     try:
-        found = conclude(desk, command=command)
-        write(desk.path, found)
-        best = f"the best so far is in {desk.path}; " if found["chosen"] else ""
+        result = conclude(run, command=command)
+        write(run.path, result)
+        best = f"the best so far is in {run.path}; " if result.chosen else ""
     except (ParformerError, KeyboardInterrupt):
         best = ""
-    run = quote(str(desk.path))
-    return Stopped(f"stopped, everything is saved; {best}go on with: parformer fit --run {run}")
+    path = quote(str(run.path))
+    return Stopped(f"stopped, everything is saved; {best}go on with: parformer fit --run {path}")
 
 
-def write(path: Path, found: dict[str, Any]) -> None:
-    replace_file(path / FOUND, json.dumps(found) + "\n")
-    replace_file(path / REPORT, fit_page(found))
+def write(path: Path, result: FitResult) -> None:
+    result.save(path)
+    replace_file(path / REPORT, fit_page(result))
 
 
-def finished_fit(path: Path) -> dict[str, Any] | None:
-    """What a fit that came to its end found."""
-    if not (path / FOUND).is_file():
+def finished_fit(path: Path, request: FitRequest) -> FitResult | None:
+    """What a fit that came to its end found, if it is whole; else it is concluded again."""
+    if not (path / FitResult.FILE).is_file():
         return None
-    found: dict[str, Any] = folder.read_json(path, FOUND)
-    return found if found.get("finished") else None
+    try:
+        known = FitResult.load(path)
+        if not known.finished:
+            return None
+        load(path / MODEL)
+    except FolderError:
+        if (path / FILE).is_file():
+            return None  # the journal and the trainings have all that it takes to make them again
+        raise
+    if request.corpus and (path / FILE).is_file():
+        Progress(path, request)
+    return known
 
 
 def discard(path: Path) -> None:
     """Take back what was written before it was clear that nothing could come of it."""
-    for name in ("search", "sizes"):
+    for name in (placements.SEARCH, "sizes"):
         shutil.rmtree(path / name, ignore_errors=True)
     (path / FILE).unlink(missing_ok=True)
 
@@ -131,7 +195,7 @@ def make_room(path: Path) -> bool:
         path.mkdir(parents=True, exist_ok=True)
         inside = {entry.name for entry in path.iterdir()} - {LOCK}
     except OSError as error:
-        raise FolderError(f"cannot make the run folder {str(path)!r}: {error.strerror}") from None
-    if inside and FILE not in inside:
+        raise FolderError(f"cannot make the run folder {str(path)!r}: {reason(error)}") from None
+    if inside and not inside & {FILE, FitResult.FILE}:
         raise FolderError(f"{str(path)!r} is not empty and holds no fit; choose another --run")
     return not inside

@@ -1,282 +1,336 @@
-"""What does a fit say: `fit.json`, with everything the verdict rests on."""
+"""What does a fit say: `fit.json`, with everything the verdict rests on?"""
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from shlex import quote
-from typing import Any
+from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
+from parformer.evaluate.counting import References
+from parformer.fitting.phases import Curve, Dropped, Seen, TextFacts, Tried
+from parformer.fitting.request import NO_MORE, FitRequest
+from parformer.generate import Sampling, generate_text
+from parformer.measure.device import Receipt
+from parformer.model import Model, load
+from parformer.pattern import Pattern
+from parformer.records import Record, Result
+from parformer.report.words import Unit
+from parformer.search.limits import read_limits
+from parformer.train.run import MODEL, open_run
 
-from parformer import __version__
-from parformer.config import ModelConfig
-from parformer.data.overlap import WARN
-from parformer.fitting.ask import NO_MORE
-from parformer.fitting.desk import BASELINE, Desk
-from parformer.fitting.energy import estimate
-from parformer.fitting.handover import (
-    about_final,
-    final_run,
-    hand_over,
-    opening,
-    prompt_of,
-    samples_of,
-)
-from parformer.fitting.trainings import EVALUATED, last_validation, read_curves
-from parformer.fitting.verdict import Counted, compare, judge
-from parformer.measure.device import Receipt, describe_device
-from parformer.measure.models import PLACEMENT, step_words
-from parformer.measure.statistics import compare as compare_times
-from parformer.report.fit_rows import quality_told
-from parformer.search.placement.job import FOUND as SEARCHED
-from parformer.store import folder
-from parformer.train.run import CONFIG, RESULT
+REPORT = "report.html"
 
-FORMAT = "parformer-fit-1"
-FOUND, REPORT = "fit.json", "report.html"
-ROUNDS = 20
-"""How often each model is timed for the report."""
-BITS = ("byte", "used-bytes", "character")
-ASKED = ("limits", "time", "steps", "margin", "family", "choices", "seed")
-
-Row = dict[str, Any]
+Quality = Literal["better", "at par", "worse", "unclear"]
 
 
-def conclude(desk: Desk, *, command: str) -> dict[str, Any]:
-    """Measure what is there, hand over the best, and say what it is worth.
+@dataclass(frozen=True)
+class Asked(Record):
+    """What the fit was asked for, as far as its verdict depends on it."""
 
-    After a stop that is the best so far, and what was not done yet is left open.
-    """
-    notes, ask = desk.notes, desk.ask
-    rows = [row_of(desk, row) for row in desk.result("sizes")["models"]] if desk.sized else []
-    final, receipt = final_run(desk), None
-    if final is not None:
-        receipt = measure_rows(desk, rows)
-        hand_over(desk, final)
-    limits = desk.limits if notes.has("size") else {}
-    multiples = {bound.metric: bound.most for bound in ask.bounds if bound.relative}
-    taken = next((row for row in rows if final and row["name"] == final["name"]), None)
-    about = about_final(desk, final, taken) if final and taken else None
-    counted = None if about is None else beside_counting(desk, about)
-    verdict = judge(rows[0] if rows else {}, taken, limits, multiples, counted)
-    # what learned nothing is nobody's choice, though it lies there to be looked at
-    chosen = None if verdict["kind"] == "nothing learned" else taken
-    return {
-        "format": FORMAT,
-        "corpus": ask.corpus,
-        "tokenizer": ask.tokenizer,
-        **unit_of(ask.tokenizer),
-        "command": command,
-        "version": __version__,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "finished": notes.has("winner"),
-        "asked": {name: value for name, value in ask.to_dict().items() if name in ASKED}
-        | {"limits": list(ask.limits or (NO_MORE,))},
-        "step": about_step(desk) if notes.has("size") else None,
-        "limits": limits,
-        "text": desk.result("text") if notes.has("text") else None,
-        "phases": [asdict(p) | {"seconds": notes.seconds(p.name)} for p in desk.phases],
-        "models": rows,
-        "baseline": BASELINE,
-        "chosen": None if chosen is None else chosen["name"],
-        "final": about,
-        "references": {s: r.to_dict() for s, r in desk.references.items()}
-        if notes.has("text")
-        else {},
-        "verdict": verdict,
-        "samples": samples_of(desk, final) if final else [],
-        "search": searched(desk),
-        "pareto": about_sizes(desk) if desk.sized else None,
-        "profile": about_profile(desk),
-        "energy": estimate(
-            notes.spent,
-            cores=describe_device().cores,
-            watts=ask.watts,
-            grid=ask.grid,
-            price=ask.price,
-            currency=ask.currency,
-        ),
-        "receipt": None if receipt is None else receipt.to_dict(),
-        "device": about_device(ask.threads),
-        "repeat": repeats(desk) if final else [],
-        "warnings": warnings_of(desk, chosen),
-    }  # fmt: skip
+    limits: tuple[str, ...]
+    time: float
+    steps: int
+    margin: float
+    family: str
+    choices: str
+    seed: int
+
+    @classmethod
+    def of(cls, request: FitRequest) -> Self:
+        return cls.from_dict({**request.to_dict(), "limits": request.limits or (NO_MORE,)})
+
+    @property
+    def multiples(self) -> dict[str, float]:
+        """The limits that were asked for as multiples of the baseline's figures."""
+        return {limit.metric: limit.most for limit in read_limits(self.limits) if limit.relative}
 
 
-def unit_of(tokenizer: str) -> dict[str, str]:
-    """What a loss is told in."""
-    if tokenizer in BITS:
-        what = "character" if tokenizer == "character" else "byte"
-        return {"unit": "bits", "unit_words": f"bits per {what}"}
-    return {"unit": "perplexity", "unit_words": "perplexity"}
+@dataclass(frozen=True)
+class StepFacts(Record):
+    """The step whose latency and memory count."""
+
+    tgt_len: int
+    mem_len: int
+    batch: int
+    threads: int
+    precision: str
+    rounds: int
+    words: str
 
 
-def row_of(desk: Desk, row: Mapping[str, Any]) -> Row:
+@dataclass(frozen=True)
+class PhaseFacts(Record):
+    """A phase: what was planned, and what it took."""
+
+    name: str
+    title: str
+    planned: float
+    note: str = ""
+    seconds: float | None = None
+    """None if it was not begun."""
+    left_out: str = ""
+    """Why it was given up though it was planned."""
+
+
+@dataclass(frozen=True)
+class Latency(Record):
+    """Seconds of a step and how many times the baseline's, each with its 95% interval."""
+
+    seconds: float
+    low: float
+    high: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Loss(Record):
+    """In nats per token; None where it is not finite."""
+
+    loss: float | None
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Compared(Record):
+    """How much worse a model is than the baseline, as a share of the baseline's loss."""
+
+    difference: float
+    low: float
+    high: float
+    seeds: int
+    segments: int
+    verdict: Quality
+
+
+@dataclass(frozen=True)
+class ModelFacts(Record):
     """What is known of one model, from all phases that looked at it."""
-    notes, name, figures = desk.notes, row["name"], row["figures"]
-    config = ModelConfig.from_dict(row["config"])
-    rates = desk.result("rates")["models"][name] if notes.has("rates") else {}
-    contest = desk.result("contest") if notes.has("contest") else {"models": {}}
-    trained = contest["models"].get(name, {})
-    run = desk.trainings.root / name
-    over = (
-        {} if row["eligible"] else {n: figures[n] for n, m in desk.limits.items() if figures[n] > m}
-    )
-    return {
-        "name": name,
-        "title": row["title"],
-        "how": row["how"],
-        "pattern": str(config.pattern),
-        "d_model": config.d_model,
-        "eligible": row["eligible"],
-        "broken": over,
-        "parameters": int(figures["parameters"]),
-        "decoder_parameters": int(figures["decoder_parameters"]),
-        "flops": int(figures["flops"]),
-        "state_bytes": int(figures["state"]),
-        "latency": None,
-        "memory": int(figures["memory"]),
-        "rates": rates.get("rates", []),
-        "rate": rates.get("rate"),
-        "steps": contest.get("steps"),
-        "dropped": trained.get("dropped"),
-        "learned": trained.get("learned"),
-        "valid": valid_of(run, trained.get("segments")),
-        "against": against(desk, name),
-        **read_curves(run),
-    }  # fmt: skip
+
+    name: str
+    title: str
+    how: str
+    pattern: Pattern
+    d_model: int
+    eligible: bool
+    """Whether it may be chosen."""
+    broken: dict[str, float]
+    """The limits that it does not keep, and what it has of each."""
+    parameters: int
+    decoder_parameters: int
+    flops: int
+    state_bytes: int
+    latency: Latency | None
+    memory: int
+    rates: tuple[Tried, ...] = ()
+    rate: float | None = None
+    steps: int | None = None
+    dropped: Dropped | None = None
+    learned: bool | None = None
+    valid: Loss | None = None
+    """After the equal training."""
+    against: Compared | None = None
+    curve: Curve = ()
+    valid_curve: Curve = ()
+
+    @property
+    def loss(self) -> float | None:
+        """On validation text after the equal training; a dropped model had none."""
+        return None if self.dropped or self.valid is None else self.valid.loss
+
+    def figure(self, metric: str) -> float | None:
+        """What it costs, measured or counted."""
+        if metric == "latency":
+            return None if self.latency is None else self.latency.seconds
+        costs = {"memory": self.memory, "state": self.state_bytes, "flops": self.flops}
+        return float((costs | {"parameters": self.parameters})[metric])
+
+    @property
+    def fails(self) -> bool:
+        """Whether it could not be chosen, however good."""
+        return bool(self.broken) or not self.eligible
 
 
-def valid_of(run: Path, segments: list[float] | None) -> dict[str, Any] | None:
-    """The loss after the equal training; of one that was stopped in between, if it ended."""
-    if segments is not None:
-        return {"loss": float(np.mean(segments)), "tokens": EVALUATED}
-    if (run / RESULT).is_file():
-        return {"loss": last_validation(run), "tokens": 0}
-    return None
+@dataclass(frozen=True)
+class Final(Record):
+    """The model that is handed over."""
+
+    folder: str
+    name: str
+    steps: int
+    retrained: bool
+    """Whether it is another training than that of the contest."""
+    valid: Loss
+    test: Loss | None
+    baseline_test: Loss | None
+    latency: Latency | None
+    memory: int
+    curve: Curve = ()
+    valid_curve: Curve = ()
+
+    def loss(self, split: str) -> float | None:
+        found = self.test if split == "test" else self.valid
+        return None if found is None else found.loss
 
 
-def against(desk: Desk, name: str) -> dict[str, Any] | None:
-    """How a model compares with the baseline, over segments and seeds."""
-    if name == BASELINE or not desk.notes.has("contest"):
-        return None
-    models = desk.result("contest")["models"]
-    both = [models.get(one, {}).get("segments") for one in (BASELINE, name)]
-    if any(one is None for one in both):
-        return None
-    if not all(models[one].get("learned", True) for one in (BASELINE, name)):
-        return None  # what learned nothing is no measure for others
-    losses: list[dict[int, Any]] = [{0: np.array(one)} for one in both]
-    seeds = desk.result("seeds")["seeds"] if desk.notes.has("seeds") else {}
-    for seed, trained in seeds.items():
-        if name in trained:
-            for one, own in zip(losses, (BASELINE, name), strict=True):
-                one[int(seed)] = np.array(trained[own])
-    return compare(losses[0], losses[1], margin=desk.ask.margin).to_dict()
+@dataclass(frozen=True)
+class Verdict(Record):
+    """What the fit came to, in plain words."""
+
+    kind: str
+    headline: str
+    sentences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([self.headline, *self.sentences])
 
 
-def measure_rows(desk: Desk, rows: list[Row]) -> Receipt:
-    """Latency and memory of all finalists in the same rounds, written into the rows.
+@dataclass(frozen=True)
+class Sample(Record):
+    """What a model wrote after some words of the text."""
 
-    A limit is broken if the whole interval lies beyond it, with the baseline at the speed that
-    the limits were settled by.
-    """
-    step = replace(desk.step, rounds=ROUNDS)
-    readings = desk.meter(desk.models, step, desk.watch.preparing)
-    base = readings[BASELINE].samples
-    usual, most = desk.result("size")["figures"]["latency"], desk.limits.get("latency")
-    for row in rows:
-        reading = readings[row["name"]]
-        apart = compare_times(reading.samples, base, smallest=PLACEMENT)
-        row["latency"] = {
-            "seconds": reading.median,
-            "low": reading.low,
-            "high": reading.high,
-            "ratio": apart.ratio,
-            "ratio_low": apart.low,
-            "ratio_high": apart.high,
-            "verdict": apart.verdict,
-        }
-        row["memory"] = reading.peak_bytes
-        if row["name"] != BASELINE and most is not None and apart.low * usual > most:
-            row["broken"]["latency"] = apart.ratio * usual
-            row["eligible"] = False
-    return readings.receipt
+    name: str
+    prompt: str
+    text: str
 
 
-def about_step(desk: Desk) -> dict[str, Any]:
-    shape = desk.step.shape(desk.recipe.model)
-    words = f"{step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}, fp32"
-    lengths = {"tgt_len": shape.tgt_len, "mem_len": shape.mem_len}
-    return desk.step.to_dict() | lengths | {"words": words}
+@dataclass(frozen=True)
+class SizesSeen(Record):
+    """What the searches for sizes looked at, placement by placement."""
 
+    objectives: tuple[str, ...]
+    proxy: str
+    visited: dict[str, dict[str, tuple[float, ...]]]
+    front: dict[str, tuple[dict[str, float], ...]]
 
-def searched(desk: Desk) -> dict[str, Any] | None:
-    """What the search for placements found."""
-    place = desk.path / "search"
-    return folder.read_json(place, SEARCHED) if (place / SEARCHED).is_file() else None
-
-
-def about_sizes(desk: Desk) -> dict[str, Any]:
-    pictures = desk.result("sizes")["pictures"]
-    return {
-        "objectives": ["quality", "latency", "memory"],
-        "proxy": "decoder-parameters",
-        "visited": {name: one["visited"] for name, one in pictures.items()},
-        "front": {name: one["front"] for name, one in pictures.items()},
-    }
-
-
-def about_profile(desk: Desk) -> dict[str, Any] | None:
-    known = desk.result("profile") if desk.notes.has("profile") else {}
-    if not known:
-        return None
-    errors = {name: known[name] for name in ("median_error", "p90_error")}
-    return {"seconds": desk.notes.seconds("profile"), **errors}
-
-
-def about_device(threads: int) -> dict[str, Any]:
-    here = describe_device(threads).to_dict()
-    return {name: here[name] for name in ("cpu", "cores", "threads", "torch", "ram_bytes")}
-
-
-def repeats(desk: Desk) -> list[str]:
-    path, words = quote(str(desk.path)), opening(prompt_of(desk).splitlines()[0], most=32)
-    return [
-        f"parformer generate {path} --prompt {quote(words)}",
-        f"parformer evaluate {path}",
-        f"parformer train {quote(str(desk.path / CONFIG))} --run again",
-    ]
-
-
-def warnings_of(desk: Desk, chosen: Mapping[str, Any] | None) -> list[str]:
-    said = []
-    if chosen is not None and chosen["broken"]:
-        said.append(
-            "The model that is handed over breaks a limit by the last measurement; with more time, "
-            "or a somewhat lower --limit, the search keeps clear of it."
+    @classmethod
+    def of(cls, pictures: dict[str, Seen]) -> Self:
+        return cls(
+            ("quality", "latency", "memory"),
+            "decoder-parameters",
+            {name: one.visited for name, one in pictures.items()},
+            {name: one.front for name, one in pictures.items()},
         )
-    known = desk.result("text").get("overlap", {}) if desk.notes.has("text") else {}
-    for split, one in known.items():
-        if one["shared"] > WARN:
-            said.append(
-                f"{one['shared']:.1%} of the {split} text's 50-byte windows stand in the training "
-                "text word for word: whoever copies looks better here than on new text "
-                f"(parformer data {quote(desk.ask.corpus)})."
-            )
-    return said
 
 
-def beside_counting(desk: Desk, final: Mapping[str, Any]) -> Counted | None:
-    """The model that is handed over beside the counts, on test text where there is some."""
-    for split, words in (("test", "test"), ("valid", "validation")):
-        loss = (final.get(split) or {}).get("loss")
-        if loss is not None and split in desk.references:
-            known, unit = desk.references[split], unit_of(desk.ask.tokenizer)
-            told = partial(quality_told, unit)
-            return Counted(loss, known.bigram, known.ngram, known.order, words, told)
-    return None
+@dataclass(frozen=True)
+class ProfileFacts(Record):
+    """How far off the profile of the device was, on models it had not seen."""
+
+    seconds: float | None
+    median_error: float | None
+    p90_error: float | None
+
+
+@dataclass(frozen=True)
+class Energy(Record):
+    """What the job drew, emitted and cost, estimated."""
+
+    seconds: float
+    watts: float
+    kwh: float
+    co2_kg: float
+    money: float
+    currency: str
+    grid: float
+    price: float
+    source: str
+
+
+@dataclass(frozen=True)
+class DeviceFacts(Record):
+    """The machine, as far as a reader of the report wants to know."""
+
+    cpu: str
+    cores: int
+    threads: int
+    torch: str
+    ram_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult(Result):
+    """The model that a fit found, and what speaks for it."""
+
+    FILE: ClassVar[str] = "fit.json"
+    FORMAT: ClassVar[str] = "parformer-fit-1"
+
+    run: str = ""
+    """The folder that holds the model, its configuration and the report."""
+    corpus: str
+    tokenizer: str
+    unit: str
+    unit_words: str
+    command: str
+    version: str
+    date: str
+    finished: bool
+    asked: Asked
+    step: StepFacts | None
+    limits: dict[str, float]
+    text: TextFacts | None
+    phases: tuple[PhaseFacts, ...]
+    models: tuple[ModelFacts, ...]
+    baseline: str
+    chosen: str | None
+    final: Final | None
+    references: dict[str, References]
+    verdict: Verdict
+    samples: tuple[Sample, ...]
+    search: dict[str, Any] | None
+    pareto: SizesSeen | None
+    profile: ProfileFacts | None
+    energy: Energy
+    receipt: Receipt | None
+    device: DeviceFacts
+    repeat: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        return replace(super().load(folder), run=str(folder))
+
+    @property
+    def quality(self) -> Unit:
+        """What losses are told in."""
+        return Unit(self.unit, self.unit_words)
+
+    @cached_property
+    def base(self) -> ModelFacts | None:
+        """The interleaved Transformer; None where the fit did not come so far."""
+        return self._find(self.baseline)
+
+    @cached_property
+    def choice(self) -> ModelFacts | None:
+        """The chosen model."""
+        return None if self.chosen is None else self._find(self.chosen)
+
+    def _find(self, name: str) -> ModelFacts | None:
+        return next((model for model in self.models if model.name == name), None)
+
+    @property
+    def pattern(self) -> str:
+        """Of the chosen model; where nothing was learned, of the one that lies there."""
+        model = self.choice or self._find(self.final.name if self.final else self.baseline)
+        return "" if model is None else str(model.pattern)
+
+    @property
+    def report(self) -> Path:
+        """The page about it."""
+        return Path(self.run) / REPORT
+
+    @cached_property
+    def model(self) -> Model:
+        """The model itself."""
+        return load(Path(self.run) / MODEL)
+
+    def generate(self, prompt: str, tokens: int = 200, *, temperature: float = 0.8) -> str:
+        """What the model writes after a prompt."""
+        tokenizer = open_run(Path(self.run)).tokenizer
+        assert tokenizer is not None, "a run has its tokenizer"
+        sampling = Sampling(temperature=temperature)
+        (text,) = generate_text(self.model, tokenizer, [prompt], tokens, sampling=sampling)
+        return prompt + text

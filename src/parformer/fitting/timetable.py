@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from parformer.events import Part
 
@@ -58,17 +58,28 @@ SHORT_SEARCH = 180.0
 """Seconds of a search that is known to be shorter than it should be."""
 
 
+def share_out(seconds: float, phases: Iterable[str] = tuple(TITLES)) -> dict[str, float]:
+    """Seconds for each of some phases, which are all there is still to do.
+
+    >>> share_out(66.0, ["contest", "winner"])["winner"] > 33
+    True
+    """
+    shares = {name: SHARES[name] for name in phases}
+    whole = sum(shares.values())
+    wanted = {name: share / whole * seconds for name, share in shares.items()}
+    for name, least in LEAST.items():
+        if name in wanted and wanted[name] < least:
+            wanted[name] = 0.0
+    capped = {name: min(each, MOST.get(name, each)) for name, each in wanted.items()}
+    free = {name: each for name, each in capped.items() if name not in MOST}
+    left = seconds - sum(each for name, each in capped.items() if name in MOST)
+    scale = left / (sum(free.values()) or 1.0)
+    return {name: each * (scale if name in free else 1.0) for name, each in capped.items()}
+
+
 def plan(time: float) -> tuple[Part, ...]:
     """Every phase with its seconds; what is left out says why."""
-    shares = dict(SHARES)
-    gone = [name for name, least in LEAST.items() if shares[name] * time < least]
-    for name in gone:
-        shares[name] = 0.0
-    capped = {name: min(share * time, MOST.get(name, time)) for name, share in shares.items()}
-    free = {n: s for n, s in capped.items() if n not in MOST}
-    left = time - sum(s for n, s in capped.items() if n in MOST)
-    scale = left / sum(free.values())
-    seconds = {name: s * (scale if name in free else 1.0) for name, s in capped.items()}
+    seconds = share_out(time)
     return tuple(
         Part(name, TITLES[name], seconds[name], _note(name, seconds[name])) for name in TITLES
     )
@@ -86,7 +97,3 @@ def _note(name: str, seconds: float) -> str:
     if name == "search" and seconds < SHORT_SEARCH:
         return "shortened: take its placement as a suggestion, the contest decides"
     return ""
-
-
-def seconds_of(phases: tuple[Part, ...]) -> Mapping[str, float]:
-    return {phase.name: phase.planned for phase in phases}

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist, fmean
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parformer.fitting.result import Compared, ModelFacts, Quality, Verdict
+from parformer.report.words import signed
 from parformer.search.limits import in_words
 
 Losses = Mapping[int, NDArray[np.float64]]
 """Mean losses of the segments of a text, by seed."""
-
-Quality = Literal["better", "at par", "worse", "unclear"]
 
 SEED_SPREAD = 0.01
 """By how much of the loss the difference between two models varies from seed to seed: 0.8% on
@@ -38,21 +37,6 @@ CONFIDENCE = 0.95
 
 NOISY = 0.3
 """An interval of two latencies' ratio so wide that a tie says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """How much worse a model is than the baseline, as a share of the baseline's loss."""
-
-    difference: float
-    low: float
-    high: float
-    seeds: int
-    segments: int
-    verdict: Quality
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare(baseline: Losses, model: Losses, *, margin: float) -> Compared:
@@ -96,13 +80,6 @@ def student(freedom: int, confidence: float = CONFIDENCE) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def choose(losses: Mapping[str, float], latencies: Mapping[str, float], close: float) -> str:
-    """The lowest loss; of those that are as good as the best, the fastest."""
-    best = min(losses.values())
-    near = [name for name, loss in losses.items() if loss <= best * (1 + close)]
-    return min(near, key=lambda name: (latencies.get(name, 0.0), losses[name]))
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
     """What the model that is handed over has, and what plain counting has, on the same text."""
@@ -117,27 +94,83 @@ class Counted:
     """A loss in words."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What was allowed, in seconds, bytes and counts; and which of it as a multiple."""
+
+    most: Mapping[str, float]
+    multiples: Mapping[str, float]
+    """Of the baseline's own figures."""
+
+    def broken_by(self, model: ModelFacts) -> dict[str, float]:
+        """The limits that a model surely breaks, and what it has of each.
+
+        A latency is judged by the interval that is shown beside it: of the ratio to the baseline
+        in the same rounds where a multiple was asked for, else of the seconds.
+        """
+        broken = {}
+        for metric, most in self.most.items():
+            low, value = self._measured(model, metric)[0], model.figure(metric)
+            if low is not None and value is not None and low > self._bound(metric, most):
+                broken[metric] = value
+        return broken
+
+    def surely_kept_by(self, model: ModelFacts) -> bool:
+        """Whether no interval crosses its limit."""
+        ends = {m: self._measured(model, m)[1] for m in self.most}
+        return all(high is None or high <= self._bound(m, self.most[m]) for m, high in ends.items())
+
+    def over(self, model: ModelFacts, metric: str) -> str:
+        """What a model has where less was asked."""
+        if metric == "latency" and metric in self.multiples and model.latency is not None:
+            times = f"{model.latency.ratio:.2f}× the baseline's latency"
+            return f"{times} where {self.multiples[metric]:g}× was asked"
+        has, most = in_words(metric, model.broken[metric]), in_words(metric, self.most[metric])
+        return f"{has} of {metric} where {most} was asked"
+
+    def _bound(self, metric: str, most: float) -> float:
+        return self.multiples[metric] if metric == "latency" and metric in self.multiples else most
+
+    def _measured(self, model: ModelFacts, metric: str) -> tuple[float | None, float | None]:
+        """The ends of what is held against a limit; a count is exact."""
+        if metric != "latency":
+            return model.figure(metric), model.figure(metric)
+        if model.latency is None:
+            return None, None
+        if metric in self.multiples:
+            return model.latency.ratio_low, model.latency.ratio_high
+        return model.latency.low, model.latency.high
+
+    def __str__(self) -> str:
+        return " and ".join(
+            f"{self.multiples[name]:g}× the baseline's {name}"
+            if name in self.multiples
+            else f"{name} {in_words(name, most)}"
+            for name, most in self.most.items()
+        )
+
+
 def judge(
-    baseline: Mapping[str, Any],
-    chosen: Mapping[str, Any] | None,
-    limits: Mapping[str, float],
-    multiples: Mapping[str, float] | None = None,
+    baseline: ModelFacts | None,
+    chosen: ModelFacts | None,
+    limits: Limits,
     counted: Counted | None = None,
-) -> dict[str, Any]:
+    *,
+    finished: bool = True,
+) -> Verdict:
     """The verdict in words, from the two rows of the report.
 
-    `multiples` are the limits that were given as such, of the baseline's own figures. What
-    counting reaches comes first where it is ahead.
+    What counting reaches comes first where it is ahead.
     """
-    if chosen is None or chosen.get("valid") is None:
-        return {
-            "kind": "stopped",
-            "headline": "Stopped before a model was trained.",
-            "sentences": ["The same command goes on where it stopped."],
-        }
+    if baseline is None or chosen is None or chosen.loss is None:
+        return Verdict(
+            "stopped",
+            "Stopped before a model was trained.",
+            ("The same command goes on where it stopped.",),
+        )
     if counted is not None and counted.loss >= counted.bigram:
         return _nothing_learned(counted)
-    said = _among_models(baseline, chosen, limits, multiples or {})
+    said = _among_models(baseline, chosen, limits, finished)
     if counted is None:
         return said
     ahead = counted.loss / counted.ngram - 1
@@ -147,167 +180,142 @@ def judge(
     )
     if ahead > 0:
         first = f"Counting is {ahead:.1%} ahead of it: {both}."
-        return said | {"headline": f"{first} {said['headline']}"}
+        return Verdict(said.kind, f"{first} {said.headline}", said.sentences)
     sentence = f"It is {-ahead:.1%} ahead of plain counting: {both}."
-    return said | {"sentences": [sentence, *said["sentences"]]}
+    return Verdict(said.kind, said.headline, (sentence, *said.sentences))
 
 
-def _nothing_learned(counted: Counted) -> dict[str, Any]:
-    return {
-        "kind": "nothing learned",
-        "headline": "Nothing was learned in this time.",
-        "sentences": [
+def _nothing_learned(counted: Counted) -> Verdict:
+    return Verdict(
+        "nothing learned",
+        "Nothing was learned in this time.",
+        (
             f"The best model has {counted.told(counted.loss)} on {counted.text} text; whoever "
             f"counts pairs of tokens has {counted.told(counted.bigram)}, a {counted.order}-gram "
             f"{counted.told(counted.ngram)}. So no model is chosen and none is compared.",
             "More --time trains longer; a longer text has more to learn from.",
-        ],
-    }
+        ),
+    )
 
 
 def _among_models(
-    baseline: Mapping[str, Any],
-    chosen: Mapping[str, Any],
-    limits: Mapping[str, float],
-    multiples: Mapping[str, float],
-) -> dict[str, Any]:
+    baseline: ModelFacts, chosen: ModelFacts, limits: Limits, finished: bool
+) -> Verdict:
     """The chosen model beside the baseline."""
-    if chosen["name"] == baseline["name"]:
-        return _kept(limits, multiples)
-    if chosen.get("against") is None:
-        return {
-            "kind": "no baseline",
-            "headline": "There is no baseline to compare with: the interleaved Transformer learned "
-            "nothing in this time.",
-            "sentences": [
+    fits = _fit_sentences(baseline, chosen, limits)
+    if chosen.against is None and not finished:
+        return Verdict(
+            "stopped",
+            "Stopped before the models could be compared.",
+            ("The same command goes on where it stopped.", *fits),
+        )
+    if chosen.name == baseline.name:
+        return _kept(limits)
+    if chosen.against is None:
+        return _without_baseline(baseline, fits)
+    quality, faster = _quality_words(chosen.against), _speed_words(chosen)
+    smaller, kind = _memory_words(baseline, chosen), chosen.against.verdict
+    gain = chosen.latency is not None and chosen.latency.verdict == "faster"
+    sentences = (*fits, _interval_sentence(chosen.against))
+    if not gain and not smaller and kind != "better":
+        cheap = (
+            "Attention is cheap on this device at this length: take the interleaved Transformer."
+        )
+        return Verdict("no gain", f"No gain: {quality}, and {faster}.", (cheap, *sentences))
+    words = [faster, *([smaller] if smaller else [])]
+    return Verdict(kind, f"{quality[0].upper()}{quality[1:]}; {', '.join(words)}.", sentences)
+
+
+def _kept(limits: Limits) -> Verdict:
+    within = f" within {limits}" if limits.most else ""
+    return Verdict(
+        "no gain",
+        f"Nothing beats the interleaved Transformer{within}.",
+        (
+            "Every other placement of the contest was worse, or no better and no faster: the table "
+            "has the evidence. The interleaved model was trained on and is the result.",
+        ),
+    )
+
+
+def _without_baseline(baseline: ModelFacts, fits: Sequence[str]) -> Verdict:
+    if baseline.learned is False:
+        return Verdict(
+            "no baseline",
+            "There is no baseline to compare with: the interleaved Transformer learned nothing in "
+            "this time.",
+            (
                 "It was tried at lower rates too. The model that is handed over is the best of the "
                 "others; how it stands beside a Transformer is not known.",
-                *_fit_sentences(baseline, chosen, limits, multiples),
-            ],
-        }
-    quality, against = _quality_words(chosen)
-    faster = _speed_words(chosen)
-    smaller = _memory_words(baseline, chosen)
-    gain = chosen["latency"] is not None and chosen["latency"]["verdict"] == "faster"
-    gain = gain or smaller != "" or against == "better"
-    sentences = [*_fit_sentences(baseline, chosen, limits, multiples), _interval_sentence(chosen)]
-    if not gain and against != "better":
-        return {
-            "kind": "no gain",
-            "headline": f"No gain: {quality}, and {faster}.",
-            "sentences": [
-                "Attention is cheap on this device at this length: take the interleaved "
-                "Transformer.",
-                *sentences,
-            ],
-        }
-    words = [quality, faster, *([smaller] if smaller else [])]
-    headline = f"{quality[0].upper()}{quality[1:]}; {', '.join(words[1:])}."
-    return {"kind": against, "headline": headline, "sentences": sentences}
+                *fits,
+            ),
+        )
+    return Verdict(
+        "not compared",
+        "There was no time to train this model and the interleaved Transformer alike.",
+        ("So how it stands beside a Transformer is not known; more --time would tell.", *fits),
+    )
 
 
-def _kept(limits: Mapping[str, float], multiples: Mapping[str, float]) -> dict[str, Any]:
-    within = f" within {_limits_words(limits, multiples)}" if limits else ""
-    return {
-        "kind": "no gain",
-        "headline": f"Nothing beats the interleaved Transformer{within}.",
-        "sentences": [
-            "Every other placement of the contest was worse, or no better and no faster: the table "
-            "has the evidence. The interleaved model was trained on and is the result."
-        ],
-    }
-
-
-def _quality_words(chosen: Mapping[str, Any]) -> tuple[str, Quality]:
-    against = chosen["against"]
-    size = f"{abs(against['difference']):.1%}"
-    kind: Quality = against["verdict"]
-    direction = "better" if against["difference"] < 0 else "worse"
-    words = {
+def _quality_words(against: Compared) -> str:
+    size = f"{abs(against.difference):.1%}"
+    direction = "better" if against.difference < 0 else "worse"
+    words: dict[Quality, str] = {
         "better": f"{size} better than the interleaved Transformer",
         "at par": "at par with the interleaved Transformer",
         "worse": f"{size} worse than the interleaved Transformer",
         "unclear": f"not told apart from the interleaved Transformer ({size} {direction})",
     }
-    return words[kind], kind
+    return words[against.verdict]
 
 
-def _interval_sentence(chosen: Mapping[str, Any]) -> str:
-    against = chosen["against"]
-    seeds = against["seeds"]
+def _interval_sentence(against: Compared) -> str:
     words = (
-        f"With equal training its loss differs by {signed(against['difference'])} "
-        f"({signed(against['low'])} to {signed(against['high'])} with 95% confidence), over "
-        f"{against['segments']} stretches of validation text and {seeds} "
-        f"seed{'s' * (seeds > 1)}"
+        f"With equal training its loss differs by {signed(against.difference)} "
+        f"({signed(against.low)} to {signed(against.high)} with 95% confidence), over "
+        f"{against.segments} stretches of validation text and {against.seeds} "
+        f"seed{'s' * (against.seeds > 1)}"
     )
-    return f"{words}; more --time would train more seeds." if seeds < 3 else f"{words}."
+    return f"{words}; more --time would train more seeds." if against.seeds < 3 else f"{words}."
 
 
-def signed(share: float) -> str:
-    """A difference in percent.
-
-    >>> signed(-0.021), signed(0.0)
-    ('−2.1%', '+0.0%')
-    """
-    return f"{share:+.1%}".replace("-", "−")
-
-
-def _speed_words(chosen: Mapping[str, Any]) -> str:
-    latency = chosen["latency"]
+def _speed_words(chosen: ModelFacts) -> str:
+    latency = chosen.latency
     if latency is None:
         return "its latency was not measured"
-    if latency["verdict"] == "tie":
-        wide = latency["ratio_high"] - latency["ratio_low"] > NOISY
+    if latency.verdict == "tie":
+        wide = latency.ratio_high - latency.ratio_low > NOISY
         return (
             "too noisy here to tell which is faster" if wide else "as fast, as far as can be told"
         )
-    share = abs(1 - latency["ratio"])
-    return f"{share:.0%} {latency['verdict']}"
+    return f"{abs(1 - latency.ratio):.0%} {latency.verdict}"
 
 
-def _memory_words(baseline: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
-    words = []
-    for name, what in (("memory", "peak memory"), ("state_bytes", "state")):
-        old, new = baseline.get(name), chosen.get(name)
-        if old and new is not None and new < 0.97 * old:
-            words.append(f"{1 - new / old:.0%} less {what}")
-    return ", ".join(words)
+def _memory_words(baseline: ModelFacts, chosen: ModelFacts) -> str:
+    pairs = {
+        "peak memory": (baseline.memory, chosen.memory),
+        "state": (baseline.state_bytes, chosen.state_bytes),
+    }
+    less = {what: new / old for what, (old, new) in pairs.items() if old and new < 0.97 * old}
+    return ", ".join(f"{1 - share:.0%} less {what}" for what, share in less.items())
 
 
-def _fit_sentences(
-    baseline: Mapping[str, Any],
-    chosen: Mapping[str, Any],
-    limits: Mapping[str, float],
-    multiples: Mapping[str, float],
-) -> list[str]:
-    if not limits:
+def _fit_sentences(baseline: ModelFacts, chosen: ModelFacts, limits: Limits) -> list[str]:
+    if not limits.most:
         return []
-    if chosen["broken"]:
-        over = " and ".join(
-            f"{in_words(name, value)} of {name} where {in_words(name, limits[name])} was asked"
-            for name, value in chosen["broken"].items()
-        )
+    if chosen.broken:
+        over = " and ".join(limits.over(chosen, name) for name in chosen.broken)
         return [f"Nothing that was found keeps the limits: the nearest has {over}."]
-    latency, told = chosen["latency"], ""
-    if latency is not None and "latency" in multiples:
-        low, high = latency["ratio_low"], latency["ratio_high"]
-        told = f" ({latency['ratio']:.2f}×, {low:.2f}× to {high:.2f}×)"
-    words = [f"It keeps to {_limits_words(limits, multiples)}{told}"]
-    absolute = {n: v for n, v in baseline["broken"].items() if n not in multiples}
+    latency, told = chosen.latency, ""
+    if latency is not None and "latency" in limits.multiples:
+        told = f" ({latency.ratio:.2f}×, {latency.ratio_low:.2f}× to {latency.ratio_high:.2f}×)"
+    sure = "" if limits.surely_kept_by(chosen) else "probably "
+    words = [f"It {sure}keeps to {limits}{told}"]
+    absolute = {n: v for n, v in baseline.broken.items() if n not in limits.multiples}
     if absolute:
         over = " and ".join(f"{in_words(n, v)} of {n}" for n, v in absolute.items())
         words.append(f"the interleaved model has {over}")
     return ["; ".join(words) + "."]
-
-
-def _limits_words(limits: Mapping[str, float], multiples: Mapping[str, float]) -> str:
-    return " and ".join(
-        f"{multiples[name]:g}× the baseline's {name}"
-        if name in multiples
-        else f"{name} {in_words(name, most)}"
-        for name, most in limits.items()
-    )
 
 
 def segment_means(

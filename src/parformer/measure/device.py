@@ -14,7 +14,7 @@ import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import torch
 
 import parformer
 from parformer.errors import ConfigError
+from parformer.records import Record
 from parformer.threads import cores, most_threads
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -31,7 +32,7 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
+class Device(Record):
     """What a speed depends on. None means that this system does not tell."""
 
     cpu: str
@@ -54,12 +55,9 @@ class Device:
     torch: str
     threads: int
 
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
+class Receipt(Record):
     """What goes with every speed or size that is claimed."""
 
     what: str
@@ -101,9 +99,6 @@ class Receipt:
     def busy(self) -> bool:
         """Whether so much else went on that times are longer than they would be."""
         return self.others is not None and self.others > BUSY
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
     def line(self) -> str:
         """The receipt in one line for people."""

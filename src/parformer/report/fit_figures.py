@@ -5,250 +5,239 @@ Every figure comes with the sentence under it, written from the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+from parformer.fitting.phases import Curve
+from parformer.fitting.result import FitResult, ModelFacts
+from parformer.report.figures import (
+    FAINT,
+    Trace,
+    axis,
+    error_bars,
+    limit_line,
+    lines,
+    plot,
+    reference_marks,
+    room_around,
+    scatter,
+)
 from parformer.report.fit_rows import (
-    Found,
-    Model,
-    baseline_of,
-    chosen_of,
     colours_of,
     distance_of,
-    ends_of,
-    fails,
-    figure_of,
     figure_words,
-    interval_told,
     labels_of,
     limits_here,
-    loss_of,
-    margin_of,
-    models_of,
-    name_of,
     outcome,
-    percent,
-    quality_of,
-    quality_told,
-    quality_words,
     references_of,
+)
+from parformer.report.page import Part
+from parformer.report.words import (
+    NAMES,
+    counted,
+    listed,
+    percent,
     signed,
-    unit_of_quality,
+    span,
+    unit_of,
     worse_words,
 )
-from parformer.report.page import FAINT, Part, axis, listed, plot
-from parformer.report.pareto_figures import room_around
-from parformer.report.pareto_rows import NAMES, counted, finite, span, unit_of
-from parformer.report.search_figures import reference_marks
 from parformer.search.limits import METRICS, in_words
 
-Trace = dict[str, Any]
-
-LIMIT = "#d9480f"
 LATE = 0.3
 """The share of the updates after which a curve has to be in the frame."""
 
-_CURVES = ("curve", "valid_curve")
+Line = list[tuple[int, float]]
 
 
-def answer(found: Found) -> Part | None:
+def answer(found: FitResult) -> Part | None:
     """Which model is as good as the baseline, and how quick is it?"""
-    shown = []
-    for model in models_of(found):
-        x, y = figure_of(model, "latency"), _height(found, model)
-        if x is not None and y is not None:
-            shown.append((model, x, y))
-    if not shown:
+    heights = {m.name: y for m in found.models if (y := _height(found, m)) is not None}
+    shown = [m for m in found.models if m.latency and m.name in heights]
+    times = [m.latency for m in shown if m.latency]
+    if not times:
         return None
-    models = [model for model, _, _ in shown]
-    limit, margin = limits_here(found).get("latency"), 100 * margin_of(found)
-    unit, size = unit_of("latency", [x for _, x, _ in shown])
-    wide = [end for model, x, _ in shown for end in (ends_of(model.get("latency")) or (x,))]
-    wide += [] if limit is None else [limit]
-    ends = room_around([x / size for x in wide])
-    middle = sum(ends) / 2
-    gaps = [gap for model in models if (gap := distance_of(found, model))]
+    limit, margin = limits_here(found).get("latency"), 100 * found.asked.margin
+    unit, size = unit_of("latency", [took.seconds for took in times])
+    wide = [end for took in times for end in (took.low, took.high)]
+    ends = room_around([x / size for x in wide + [limit] * (limit is not None) if x is not None])
+    gaps = [gap for model in shown if (gap := distance_of(found, model))]
     tall = [100 * end for gap in gaps for end in (gap.ends or (gap.share,))] + [-margin, margin]
     band: Trace = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
     band |= {"y0": -margin, "y1": margin, "fillcolor": FAINT, "line": {"width": 0}}
     words: Trace = {"xref": "paper", "x": 0.99, "xanchor": "right", "showarrow": False}
-    words |= {"text": f"at par: within {percent(margin_of(found))}", "font": {"size": 12}}
+    words |= {"text": f"at par: within {percent(found.asked.margin)}", "font": {"size": 12}}
     height = axis("loss against the baseline’s", range=room_around(tall), ticksuffix="%")
     height["title"]["standoff"] = 14  # ticks with a suffix take more room than is left for them
     line, sign = limit_line("latency", limit, size)
     drawn = plot(
-        [_point(found, m, x / size, 100 * y, size=size, middle=middle) for m, x, y in shown],
+        [_point(found, m, 100 * heights[m.name], size, sum(ends) / 2) for m in shown],
         height=480,
         xaxis=axis(f"latency of a step, {unit}", range=ends),
         yaxis=height,
         shapes=[band, *line],
         annotations=[words | {"y": -margin, "yanchor": "bottom"}, *sign],
     )
-    return Part(drawn, _answer_words(found, models))
+    return Part(drawn, _answer_words(found, shown))
 
 
-def _height(found: Found, model: Model) -> float | None:
-    if model is baseline_of(found):
-        return None if loss_of(model) is None else 0.0
+def _height(found: FitResult, model: ModelFacts) -> float | None:
+    if model is found.base:
+        return None if model.loss is None else 0.0
     gap = distance_of(found, model)
     return None if gap is None else gap.share
 
 
-def limit_line(metric: str, limit: float | None, size: float) -> tuple[list[Trace], list[Trace]]:
-    """A dashed line where what is allowed ends, and its name beside it."""
-    if limit is None:
-        return [], []
-    line: Trace = {"type": "line", "yref": "paper", "y0": 0, "y1": 1}
-    line |= {"x0": limit / size, "x1": limit / size}
-    line["line"] = {"color": LIMIT, "width": 1.5, "dash": "dash"}
-    sign: Trace = {"x": limit / size, "xanchor": "left", "yref": "paper", "y": 1, "xshift": 3}
-    sign |= {"yanchor": "top", "text": f"limit {in_words(metric, limit)}", "showarrow": False}
-    return [line], [sign | {"font": {"color": LIMIT, "size": 12}}]
-
-
-def _point(found: Found, model: Model, x: float, y: float, *, size: float, middle: float) -> Trace:
+def _point(found: FitResult, model: ModelFacts, y: float, size: float, middle: float) -> Trace:
     """One trained model; the chosen one is large, one that breaks a limit hollow."""
-    colour, chosen = colours_of(found)[name_of(model)], model is chosen_of(found)
-    name = escape(labels_of(found)[name_of(model)])
-    trace: Trace = {"type": "scatter", "mode": "markers", "x": [x], "y": [y], "cliponaxis": False}
+    took, gap, chosen = model.latency, distance_of(found, model), model is found.choice
+    assert took is not None
+    x, colour, label = took.seconds / size, colours_of(found)[model.name], labels_of(found)
+    name = escape(label[model.name])
+    told = [f"<b>{name}</b>", outcome(found, model), escape(found.quality.told(model.loss))]
+    told += [f"loss {signed(gap.share)} ({gap.interval})"] if gap else []
+    told += [f"{NAMES[metric]} {figure_words(model, metric)}" for metric in METRICS]
+    trace = scatter(
+        [x],
+        [y],
+        colour=colour,
+        size=17 if chosen else 11,
+        symbol="circle-open" if model.fails else "circle",
+        hover="<br>".join(filter(None, told)),
+        name=label[model.name],
+        cliponaxis=False,
+        error_x=error_bars([x], [(took.low / size, took.high / size)], colour, 1.5),
+    )
+    trace["marker"]["line"] = {"width": 2.5 if model.fails else 0}
     trace["name"] = f"<b>{name}</b>" if chosen else name
-    trace["marker"] = {
-        "size": 17 if chosen else 11,
-        "color": colour,
-        "symbol": "circle-open" if fails(model) else "circle",
-        "line": {"width": 2.5 if fails(model) else 0},
-    }
-    words = ", ".join(["baseline"] * (model is baseline_of(found)) + ["chosen"] * chosen)
-    if words:
+    if words := ", ".join(["baseline"] * (model is found.base) + ["chosen"] * chosen):
         # towards the middle, where there is room
         side = "left" if x > middle else "right"
         trace |= {"mode": "markers+text", "text": [f"<b>{words}</b>" if chosen else words]}
         trace["textposition"] = f"top {side}"
-    bars: Trace = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.5}
-    if ends := ends_of(model.get("latency")):
-        low, high = (end / size for end in ends)
-        trace["error_x"] = bars | {"array": [high - x], "arrayminus": [x - low], "width": 0}
-    gap = distance_of(found, model)
     if gap and gap.ends:
-        low, high = (100 * end for end in gap.ends)
-        trace["error_y"] = bars | {"array": [high - y], "arrayminus": [y - low], "width": 0}
-    lines = [f"<b>{name}</b>", outcome(found, model), escape(quality_told(found, loss_of(model)))]
-    lines += [f"loss {signed(gap.share)} ({interval_told(gap)})"] if gap else []
-    lines += [f"{NAMES[metric]} {figure_words(model, metric)}" for metric in METRICS]
-    trace["hovertext"] = "<br>".join(filter(None, lines))
-    return trace | {"hoverinfo": "text"}
+        trace["error_y"] = error_bars(
+            [y], [(100 * gap.ends[0], 100 * gap.ends[1])], colour, thickness=1.5
+        )
+    return trace
 
 
-def _answer_words(found: Found, shown: Sequence[Model]) -> str:
-    labels, limit, chosen = labels_of(found), limits_here(found).get("latency"), chosen_of(found)
+def _answer_words(found: FitResult, shown: Sequence[ModelFacts]) -> str:
+    labels, limit, chosen = labels_of(found), limits_here(found).get("latency"), found.choice
     see = ["Every point is a trained model: further left is quicker, further down is better."]
-    band = f"In the grey band the loss is within {percent(margin_of(found))} of the baseline’s"
+    band = f"In the grey band the loss is within {percent(found.asked.margin)} of the baseline’s"
     if limit is not None:
         band += f"; left of the dashed line a step takes less than {in_words('latency', limit)}"
     see.append(f"{band}.")
-    if any(map(fails, shown)):
+    if any(model.fails for model in shown):
         see.append("Hollow points break a limit.")
     if chosen is not None and chosen in shown:
-        words = f"{labels[name_of(chosen)]} was chosen: {figure_words(chosen, 'latency')}"
+        words = f"{labels[chosen.name]} was chosen: {figure_words(chosen, 'latency')}"
         if gap := distance_of(found, chosen):
-            words += f", {worse_words(gap.share)} than the baseline ({interval_told(gap)})"
+            words += f", {worse_words(gap.share)} than the baseline ({gap.interval})"
         see.append(f"{words}.")
-    if left := [labels[name_of(model)] for model in models_of(found) if model not in shown]:
+    if left := [labels[model.name] for model in found.models if model not in shown]:
         see.append(f"Not trained to the end, or not measured, so not shown: {listed(left)}.")
-    pairs = [against for model in shown if (against := model.get("against"))]
-    seeds, segments = (
-        sorted({int(n) for row in pairs if (n := finite(row.get(what))) is not None})
-        for what in ("seeds", "segments")
-    )
-    if seeds and segments:
+    pairs = [model.against for model in shown if model.against]
+    if pairs:
+        seeds = {pair.seeds for pair in pairs}
         see.append(
             f"Thin lines are 95% intervals: of the latency, and of the difference in loss over "
-            f"{span(segments)} paired segments and {span(seeds)} seed{'s' * (seeds != [1])}."
+            f"{span(pair.segments for pair in pairs)} paired segments and {span(seeds)} "
+            f"seed{'s' * (seeds != {1})}."
         )
     return " ".join(see)
 
 
-def curves(found: Found) -> Part | None:
+def curves(found: FitResult) -> Part | None:
     """How the models learned, and which were dropped on the way."""
-    labels, colours = labels_of(found), colours_of(found)
     data: list[Trace] = []
-    early: list[float] = []
-    late: list[float] = []
-    longest = _last_step(found)
-    for model in models_of(found):
-        kinds = {kind: _line(found, model.get(kind)) for kind in _CURVES}
-        name, chosen = name_of(model), model is chosen_of(found)
-        for kind, line in kinds.items():
-            if not line:
-                continue
-            trace: Trace = {"type": "scatter", "x": [x for x, _ in line], "legendgroup": name}
-            trace |= {"y": [y for _, y in line], "name": escape(labels[name])}
-            words = "training" if kind == "curve" else "validation"
-            hover = f"{escape(labels[name])}, {words}<br>update %{{x:,}}: %{{y:.3f}}"
-            trace |= {"hovertemplate": f"{hover}<extra></extra>", "mode": "lines"}
-            if kind == "curve" and kinds["valid_curve"]:
-                thin = {"line": {"color": colours[name], "width": 1}, "opacity": 0.3}
-                data.append(trace | thin | {"showlegend": False})
-            else:
-                ends = ["circle"] * (len(line) - 1) + ["x" if model.get("dropped") else "circle"]
-                marks = {"size": [4] * (len(line) - 1) + [10], "symbol": ends}
-                trace["line"] = {"color": colours[name], "width": 3 if chosen else 2}
-                marker = {"marker": marks | {"color": colours[name]}}
-                data.append(trace | {"mode": "lines+markers"} | marker)
-            for x, y in line:
-                (late if x >= LATE * longest or x == line[-1][0] else early).append(y)
+    drawn: list[tuple[int, float, bool]] = []
+    """Update, height, and whether the line ends there."""
+    for model in found.models:
+        ways = {
+            "training": _line(found, model.curve),
+            "validation": _line(found, model.valid_curve),
+        }
+        for words, line in ways.items():
+            if line:
+                thin = words == "training" and bool(ways["validation"])
+                data.append(_curve(found, model, line, words, thin=thin))
+                drawn += [(x, y, x == line[-1][0]) for x, y in line]
     if not data:
         return None
+    longest = max(x for x, *_ in drawn)
+    late = [y for x, y, last in drawn if last or x >= LATE * longest]
+    early = [y for x, y, last in drawn if not last and x < LATE * longest]
     counted = _counted(found)
     low, high = room_around(late + list(counted.values()))
-    low = max(low, min(early + late + [*counted.values()]) - 0.08 * (high - min(early + late)))
-    drawn = plot(
+    lowest = min(early + late)
+    low = max(low, min([lowest, *counted.values()]) - 0.08 * (high - lowest))
+    shapes, names = reference_marks(counted)
+    figure = plot(
         data,
         height=420,
         xaxis=axis("updates", rangemode="tozero"),
-        yaxis=axis(f"{escape(unit_of_quality(found))}, lower is better", range=[low, high]),
-        **_marks(counted),
+        yaxis=axis(f"{escape(found.quality.words)}, lower is better", range=[low, high]),
+        shapes=shapes,
+        annotations=names,
     )
-    return Part(drawn, _curve_words(found, clipped=max(early, default=low) > high))
+    return Part(figure, _curve_words(found, clipped=max(early, default=low) > high))
 
 
-def _counted(found: Found) -> dict[str, float]:
+def _curve(found: FitResult, model: ModelFacts, line: Line, words: str, *, thin: bool) -> Trace:
+    label, colour = labels_of(found)[model.name], colours_of(found)[model.name]
+    trace = lines(
+        [x for x, _ in line],
+        [y for _, y in line],
+        name=label,
+        colour=colour,
+        width=1 if thin else 3 if model is found.choice else 2,
+        hover=f"{escape(label)}, {words}<br>update %{{x:,}}: %{{y:.3f}}",
+        legendgroup=model.name,
+    )
+    if thin:
+        return trace | {"opacity": 0.3, "showlegend": False}
+    symbols = ["circle"] * (len(line) - 1) + ["x" if model.dropped else "circle"]
+    marker = {"size": [4] * (len(line) - 1) + [10], "symbol": symbols, "color": colour}
+    return trace | {"mode": "lines+markers", "marker": marker}
+
+
+def _counted(found: FitResult) -> dict[str, float]:
     """What counting reaches on validation text, but for uniform guesses, which lie far above."""
-    known = {name: quality_of(found, loss) for name, loss in references_of(found).items()}
+    known = {name: found.quality.value(loss) for name, loss in references_of(found).items()}
     return {n: value for n, value in known.items() if value is not None and n != "uniform"}
 
 
-def _marks(counted: Mapping[str, float]) -> dict[str, list[Trace]]:
-    lines, names = reference_marks(counted)
-    return {"shapes": lines, "annotations": names}
-
-
-def rate_curves(found: Found) -> Part | None:
+def rate_curves(found: FitResult) -> Part | None:
     """How the short trainings went whose losses chose the learning rates."""
     labels, colours, data = labels_of(found), colours_of(found), []
-    for model in models_of(found):
-        name = name_of(model)
-        tried = [row for row in model.get("rates") or () if row.get("curve")]
-        for number, row in enumerate(tried):
-            line = _line(found, row["curve"])
-            taken = row.get("rate") == model.get("rate")
-            words = f"{escape(labels[name])} at {row['rate']:g}"
-            trace: Trace = {"type": "scatter", "mode": "lines", "name": escape(labels[name])}
-            trace |= {"x": [x for x, _ in line], "y": [y for _, y in line]}
-            trace |= {"legendgroup": name, "showlegend": number == 0}
-            trace["hovertemplate"] = f"{words}<br>update %{{x:,}}: %{{y:.3f}}<extra></extra>"
-            trace["line"] = {"color": colours[name], "width": 2.5 if taken else 1}
-            trace["line"]["dash"] = "dot" if row.get("stuck") else "solid"
-            data.append(trace)
+    for model in found.models:
+        for number, tried in enumerate(tried for tried in model.rates if tried.curve):
+            line, label = _line(found, tried.curve), labels[model.name]
+            data.append(
+                lines(
+                    [x for x, _ in line],
+                    [y for _, y in line],
+                    name=label,
+                    colour=colours[model.name],
+                    width=2.5 if tried.rate == model.rate else 1,
+                    dash="dot" if tried.stuck else "solid",
+                    hover=f"{escape(label)} at {tried.rate:g}<br>update %{{x:,}}: %{{y:.3f}}",
+                    legendgroup=model.name,
+                    showlegend=number == 0,
+                )
+            )
     if not data:
         return None
+    shapes, names = reference_marks(_counted(found))
     drawn = plot(
         data,
         height=380,
         xaxis=axis("updates", rangemode="tozero"),
-        yaxis=axis(f"{escape(unit_of_quality(found))} on the text trained on"),
-        **_marks(_counted(found)),
+        yaxis=axis(f"{escape(found.quality.words)} on the text trained on"),
+        shapes=shapes,
+        annotations=names,
     )
     see = "Every line is a short training at one rate, thick where that rate was taken. "
     see += "Of rates that are about as good the lowest is taken, and a line that does not leave "
@@ -256,35 +245,26 @@ def rate_curves(found: Found) -> Part | None:
     return Part(drawn, see)
 
 
-def _last_step(found: Found) -> float:
-    lines = [_line(found, m.get(kind)) for m in models_of(found) for kind in _CURVES]
-    return max((x for line in lines for x, _ in line), default=0.0)
+def _line(found: FitResult, curve: Curve) -> Line:
+    known = [(step, found.quality.value(loss)) for step, loss in curve]
+    return [(x, y) for x, y in known if y is not None]
 
 
-def _line(found: Found, points: Any) -> list[tuple[float, float]]:
-    line = []
-    for step, loss in points or ():
-        x, y = finite(step), quality_of(found, loss)
-        if x is not None and y is not None:
-            line.append((x, y))
-    return line
-
-
-def _curve_words(found: Found, *, clipped: bool) -> str:
-    labels = labels_of(found)
+def _curve_words(found: FitResult, *, clipped: bool) -> str:
+    labels, unit = labels_of(found), found.quality
     see = ["Lines are the loss on the text trained on."]
-    if any(model.get("valid_curve") for model in models_of(found)):
+    if any(model.valid_curve for model in found.models):
         see = ["Thick lines are the loss on validation text, thin ones on the text trained on."]
     see += ["The first updates lie above the frame."] * clipped
     see += ["Dotted lines are what plain counting reaches."] * bool(references_of(found))
-    done = {name_of(m): x for m in models_of(found) if (x := loss_of(m)) is not None}
+    done = {m.name: m.loss for m in found.models if m.loss is not None}
     if len(done) > 1:
         best, last = (labels[pick(done, key=done.__getitem__)] for pick in (min, max))
-        ends = [quality_words(found, pick(done.values())) for pick in (min, max)]
+        ends = [unit.number(pick(done.values())) for pick in (min, max)]
         see.append(f"In the end {best} is lowest ({ends[0]}) and {last} highest ({ends[1]}).")
-    for model in models_of(found):
-        if dropped := model.get("dropped"):
-            words = f"{labels[name_of(model)]} was dropped after "
-            words += counted(dropped.get("step"), "update")
-            see.append(f"{words}: {str(dropped.get('why') or 'too far behind').rstrip('.')}.")
+    for model in found.models:
+        if model.dropped:
+            words = f"{labels[model.name]} was dropped after "
+            words += counted(model.dropped.step, "update")
+            see.append(f"{words}: {model.dropped.why.rstrip('.')}.")
     return " ".join(see)

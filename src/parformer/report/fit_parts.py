@@ -6,70 +6,52 @@ numbers. What is missing gives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
-from typing import Any
 
+from parformer.fitting.result import FitResult, ModelFacts
 from parformer.report.fit_rows import (
     Distance,
-    Found,
-    Model,
-    baseline_of,
-    between,
     broken_by,
-    chosen_of,
     distance_of,
-    ends_of,
-    figure_of,
     figure_words,
-    find,
     labels_of,
     limits_here,
-    limits_of,
-    loss_of,
-    models_of,
-    name_of,
     outcome,
-    quality_told,
-    quality_words,
     references_of,
-    signed,
     speed_words,
-    unit_of_quality,
 )
-from parformer.report.page import Html, Part, listed, strips, table
-from parformer.report.pareto_rows import NAMES, blocks_of, counted, finite, interval_words
-from parformer.report.search import long_time, sentences_of
+from parformer.report.page import Html, Part, strips, table
+from parformer.report.search import sentences_of
 from parformer.report.search_figures import heat_map
+from parformer.report.words import NAMES, between, counted, interval, listed, signed
 from parformer.search.limits import in_words
 
 TEXTS = {"valid": "validation", "test": "test"}
 """The splits that models are judged by, in words."""
 
 
-def figures(found: Found) -> Part | None:
+def figures(found: FitResult) -> Part | None:
     """Everything that is known, model beside model."""
-    models, unit = models_of(found), unit_of_quality(found)
+    models, unit = found.models, found.quality
     if not models:
         return None
-    rows: dict[str, Callable[[Model], str]] = {
-        "outcome": lambda m: outcome(found, m) or "–",
-        f"validation, {unit}": lambda m: quality_words(found, loss_of(m)),
+    rows: dict[str, Callable[[ModelFacts], str]] = {
+        "outcome": lambda m: outcome(found, m),
+        f"validation, {unit.words}": lambda m: unit.number(m.loss),
         "  against the baseline’s": lambda m: _gap(found, m, lambda gap: signed(gap.share)),
         "  95% interval": lambda m: _gap(found, m, lambda gap: gap.ends and between(gap.ends)),
         "  verdict": lambda m: _gap(found, m, lambda gap: gap.verdict),
-        f"test, {unit}": lambda m: quality_words(found, loss_of(m, "test")),
         "latency of a step": lambda m: figure_words(m, "latency"),
         "  its 95% interval": _interval,
-        "  than the baseline": lambda m: "–" if m is baseline_of(found) else speed_words(m),
+        "  than the baseline": lambda m: "" if m is found.base else speed_words(m),
         "peak memory": lambda m: figure_words(m, "memory"),
         "state": lambda m: figure_words(m, "state"),
         "parameters": lambda m: figure_words(m, "parameters"),
         "FLOPs of a step": lambda m: figure_words(m, "flops"),
-        "width": lambda m: _number(m.get("d_model")),
-        "learning rate": lambda m: _rate(m.get("rate")),
-        "updates": lambda m: _number((m.get("dropped") or {}).get("step") or m.get("steps")),
-        "time to train": lambda m: _time(m.get("seconds")),
+        "width": lambda m: f"{m.d_model:,}",
+        "learning rate": lambda m: "" if m.rate is None else f"{m.rate:g}",
+        "updates": _updates,
     }
     body = [[name, *(cell(model) or "–" for model in models)] for name, cell in rows.items()]
     kept = [row for row in body if any(cell != "–" for cell in row[1:])]
@@ -78,95 +60,65 @@ def figures(found: Found) -> Part | None:
     return Part(Html(wide), _figures_words(found))
 
 
-def _gap(found: Found, model: Model, tell: Callable[[Distance], str | None]) -> str:
+def _gap(found: FitResult, model: ModelFacts, tell: Callable[[Distance], str | None]) -> str:
     gap = distance_of(found, model)
-    return "–" if gap is None else tell(gap) or "–"
+    return "" if gap is None else tell(gap) or ""
 
 
-def _marked(found: Found, model: Model) -> str:
+def _interval(model: ModelFacts) -> str:
+    return interval(model.latency.low, model.latency.high) if model.latency else ""
+
+
+def _updates(model: ModelFacts) -> str:
+    steps = model.dropped.step if model.dropped else model.steps
+    return "" if steps is None else f"{steps:,}"
+
+
+def _marked(found: FitResult, model: ModelFacts) -> str:
     """The title, with a tick before that of the chosen one."""
-    return f"{'✓ ' * (model is chosen_of(found))}{labels_of(found)[name_of(model)]}"
+    return f"{'✓ ' * (model is found.choice)}{labels_of(found)[model.name]}"
 
 
-def _figures_words(found: Found) -> str:
-    """The best on the text that nothing was chosen by, else on validation; and the quickest."""
-    labels, models = labels_of(found), models_of(found)
-    see = []
-    for part in ("test", "valid"):
-        known = {name_of(m): x for m in models if (x := loss_of(m, part)) is not None}
-        if known:
-            best = min(known, key=known.__getitem__)
-            text = (
-                "test text, which had no part in the choice"
-                if part == "test"
-                else "validation text"
-            )
-            see.append(f"{labels[best]} is best on {text}: {quality_told(found, known[best])}.")
-            break
-    quick = {name_of(m): x for m in models if (x := figure_of(m, "latency")) is not None}
+def _figures_words(found: FitResult) -> str:
+    """The best on validation text, and the quickest."""
+    labels, see = labels_of(found), []
+    if known := {m.name: m.loss for m in found.models if m.loss is not None}:
+        best = min(known, key=known.__getitem__)
+        told = found.quality.told(known[best])
+        see.append(f"{labels[best]} is best on validation text: {told}.")
+    quick = {m.name: m.latency.seconds for m in found.models if m.latency}
     if len(quick) > 1:
         first = min(quick, key=quick.__getitem__)
         see.append(f"The shortest step is that of {labels[first]}.")
-    see.append("A dash means not known, or nothing to compare with.")
-    return " ".join(see)
+    return " ".join([*see, "A dash means not known, or nothing to compare with."])
 
 
-def _interval(model: Model) -> str:
-    ends = ends_of(model.get("latency"))
-    return interval_words({"measured": {"latency_interval": ends}}) if ends else "–"
-
-
-def _number(value: Any) -> str:
-    known = finite(value)
-    return "–" if known is None else f"{known:,.0f}"
-
-
-def _rate(value: Any) -> str:
-    known = finite(value)
-    return "–" if known is None else f"{known:g}"
-
-
-def _time(value: Any) -> str:
-    known = finite(value)
-    return "–" if known is None else long_time(known)
-
-
-def stacks(found: Found) -> Part | None:
+def stacks(found: FitResult) -> Part | None:
     """The models drawn, and below in full what they are."""
-    models = models_of(found)
-    drawn = {_marked(found, m): list(blocks) for m in models if (blocks := blocks_of(m))}
-    if not drawn:
+    models, labels = found.models, labels_of(found)
+    if not models:
         return None
+    drawn = {_marked(found, m): list(m.pattern) for m in models}
     notes = {_marked(found, m): words for m in models if (words := outcome(found, m))}
-    counts = [
-        f"{sum(b.letter == 's' for b in blocks)} of {len(blocks)} in {labels_of(found)[name_of(m)]}"
-        for m in models
-        if (blocks := blocks_of(m))
-    ]
-    rows = [(_marked(found, m), _full(m)) for m in models]
+    counts = [f"{m.pattern.count('s')} of {len(m.pattern)} in {labels[m.name]}" for m in models]
+    rows = [(_marked(found, m), f"{m.how.rstrip('.')}. {m.pattern}") for m in models]
     more = f"<details><summary>how they came about, full patterns</summary>{table([], rows)}"
     see = f"The first block is at the left. Self-attention blocks: {listed(counts)}."
     return Part(Html(f"{strips(drawn, notes)}{more}</details>"), see)
 
 
-def _full(model: Model) -> str:
-    how = str(model.get("how") or "").rstrip(".")
-    return ". ".join(filter(None, [how, str(model.get("pattern") or "")]))
-
-
-def limits(found: Found) -> Part | None:
+def limits(found: FitResult) -> Part | None:
     """What was allowed, and what every model takes of it."""
-    given, labels, models = limits_here(found), labels_of(found), models_of(found)
+    given, labels, models = limits_here(found), labels_of(found), found.models
     if not given or not models:
         return None
     rows = [["at most", *(in_words(metric, most) for metric, most in given.items())]]
     for model in models:
-        cells = [_kept(found, model, metric, most) for metric, most in given.items()]
+        cells = [_kept(model, metric, most) for metric, most in given.items()]
         rows.append([_marked(found, model), *cells])
-    bad = {labels[name_of(m)]: broken_by(m) for m in models if broken_by(m)}
+    bad = {labels[m.name]: broken_by(m) for m in models if m.broken}
     told = [f"{name} ({listed([NAMES[m] for m in metrics])})" for name, metrics in bad.items()]
-    asked = listed([str(limit) for limit in (found.get("asked") or {}).get("limits") or ()])
-    see = f"Asked for: {asked}. " if asked else ""
+    see = f"Asked for: {listed(found.asked.limits)}. "
     if not bad:
         see += "Every model keeps to all limits."
     elif len(bad) == len(models):
@@ -177,7 +129,7 @@ def limits(found: Found) -> Part | None:
         see += f"{listed(told)} {breaks} not."
     if any(cell.endswith("%") and "✗" not in cell for row in rows for cell in row):
         see += " What is over a limit without ✗ is so by less than can be told."
-    settled, here = (in_words("latency", x.get("latency", 0)) for x in (limits_of(found), given))
+    settled, here = (in_words("latency", x.get("latency", 0)) for x in (found.limits, given))
     if settled != here:
         see += f" The limit of {settled} was settled early in the job; by the baseline’s speed in"
         see += f" the last measurement it is {here}."
@@ -185,88 +137,69 @@ def limits(found: Found) -> Part | None:
     return Part(Html(f'<div class="narrow">{drawn}</div>'), see)
 
 
-def _kept(found: Found, model: Model, metric: str, most: float) -> str:
-    broken = finite((model.get("broken") or {}).get(metric))
-    value = broken if figure_of(model, metric) is None else figure_of(model, metric)
+def _kept(model: ModelFacts, metric: str, most: float) -> str:
+    broken = model.broken.get(metric)
+    value = model.figure(metric) if broken is None else broken
     if value is None:
         return "–"
-    if broken is not None:
-        return f"{in_words(metric, value)} ✗ {signed(broken / limits_of(found)[metric] - 1, 0)}"
-    return f"{in_words(metric, value)} {'✓' if value <= most else signed(value / most - 1)}"
+    over = signed(value / most - 1, 0 if broken else 1)
+    mark = f"✗ {over}" if broken is not None else "✓" if value <= most else over
+    return f"{in_words(metric, value)} {mark}"
 
 
-def attention(found: Found) -> Part | None:
+def attention(found: FitResult) -> Part | None:
     """The picture of the differentiable search, if there was one."""
-    search = found.get("search")
-    if not search:
+    if not found.search:
         return None
-    part = heat_map(search)
-    return Part(part.content, f"{sentences_of(search)[0]} {part.see}")
+    part = heat_map(found.search)
+    return Part(part.content, f"{sentences_of(found.search)[0]} {part.see}")
 
 
-def counting(found: Found) -> Part | None:
+def counting(found: FitResult) -> Part | None:
     """What plain counting reaches, beside the model that is handed over."""
-    splits = {s: words for s, words in TEXTS.items() if references_of(found, s)}
-    if not splits:
+    known = {split: lines for split in TEXTS if (lines := references_of(found, split))}
+    if not known:
         return None
-    known = {split: references_of(found, split) for split in splits}
+    unit, final = found.quality, found.final
     names = list(dict.fromkeys(name for one in known.values() for name in one))
-    rows = [[name, *(quality_words(found, known[s].get(name)) for s in splits)] for name in names]
-    final: Mapping[str, Any] = found.get("final") or {}
+    rows = [[name, *(unit.number(known[s].get(name)) for s in known)] for name in names]
     if final:
-        cells = [quality_words(found, loss_of(final, split)) for split in splits]
-        rows.append([f"{_final_name(found)}", *cells])
-    see = (
-        f"{unit_of_quality(found).capitalize()}, lower is better. Counts are of the training text "
-    )
+        rows.append([_final_name(found), *(unit.number(final.loss(split)) for split in known)])
+    see = f"{unit.words.capitalize()}, lower is better. Counts are of the training text "
     see += (
         "(Witten-Bell, the order chosen on validation text) and frozen before they are judged, as "
     )
     see += "models are; xz has read the end of the training text before. Whoever loses to them "
     see += "does not need a network."
-    return Part(table(["", *splits.values()], rows), see)
+    return Part(table(["", *(TEXTS[split] for split in known)], rows), see)
 
 
-def sweep(found: Found) -> Part | None:
+def sweep(found: FitResult) -> Part | None:
     """Which learning rates were tried, and which each model was given."""
-    labels = labels_of(found)
-    tried = {
-        name_of(model): {
-            rate: row.get("loss")
-            for row in model.get("rates") or ()
-            if (rate := finite(row.get("rate"))) is not None
-        }
-        for model in models_of(found)
-    }
-    rates = sorted({rate for losses in tried.values() for rate in losses})
+    labels, unit = labels_of(found), found.quality
+    rates = sorted({tried.rate for model in found.models for tried in model.rates})
     if not rates:
         return None
-    stuck = {
-        (name_of(model), row["rate"])
-        for model in models_of(found)
-        for row in model.get("rates") or ()
-        if row.get("stuck")
-    }
-    rows, taken, edges = [], {}, []
-    for name, losses in tried.items():
-        best = finite((find(found, name) or {}).get("rate"))
+    rows, taken, edges = [], set[float](), list[str]()
+    for model in found.models:
+        tried = {one.rate: one for one in model.rates}
         cells = []
         for rate in rates:
-            told = quality_words(found, losses.get(rate)).replace("–", "diverged")
-            told += " (learned nothing)" * ((name, rate) in stuck)
-            cells.append(f"{told}{' ✓' * (rate == best)}" if rate in losses else "–")
-        rows.append([labels[name], *cells])
-        if best is not None:
-            taken[name] = best
-            edges += [labels[name]] * (len(losses) > 1 and best in (min(losses), max(losses)))
-    chosen = sorted(set(taken.values()))
-    see = f"{unit_of_quality(found).capitalize()} after a short training, lower is better."
-    if chosen:
-        same = (
-            f"All were given {chosen[0]:g}." if len(taken) > 1 else f"It was given {chosen[0]:g}."
-        )
-        each = f"✓ is what each was given, from {chosen[0]:g} to {chosen[-1]:g}."
-        see += f" {same if len(chosen) == 1 else each}"
+            one = tried.get(rate)
+            told = "–" if one is None else unit.number(one.loss).replace("–", "diverged")
+            told += " (learned nothing)" * bool(one and one.stuck)
+            cells.append(f"{told}{' ✓' * bool(one and rate == model.rate)}")
+        rows.append([labels[model.name], *cells])
+        if model.rate is not None:
+            taken.add(model.rate)
+            edge = len(tried) > 1 and model.rate in (min(tried), max(tried))
+            edges += [labels[model.name]] * edge
+    see = f"{unit.words.capitalize()} after a short training, lower is better."
+    if taken:
+        low, high = min(taken), max(taken)
+        who = "All were" if len(found.models) > 1 else "It was"
+        each = f"✓ is what each was given, from {low:g} to {high:g}."
+        see += f" {who} given {low:g}." if low == high else f" {each}"
     if edges:
         see += (
             f" At the edge of what was tried, so that a better one may lie beyond: {listed(edges)}."
@@ -274,32 +207,26 @@ def sweep(found: Found) -> Part | None:
     return Part(table(["learning rate", *(f"{rate:g}" for rate in rates)], rows), see)
 
 
-def samples(found: Found) -> Part | None:
+def samples(found: FitResult) -> Part | None:
     """Text from the models, side by side where there is room."""
-    given, labels = found.get("samples") or [], labels_of(found)
-    if not given:
+    if not found.samples:
         return None
-    names = labels | {"final": _final_name(found)}
+    names = labels_of(found) | {"final": _final_name(found)}
     cards = "".join(
-        f"<div><h3>{escape(names.get(str(row.get('name')), str(row.get('name'))))}</h3>"
-        f'<pre tabindex="0"><b>{escape(str(row.get("prompt") or ""))}</b>'
-        f"{escape(str(row.get('text') or ''))}</pre></div>"
-        for row in given
+        f"<div><h3>{escape(names.get(one.name, one.name))}</h3>"
+        f'<pre tabindex="0"><b>{escape(one.prompt)}</b>{escape(one.text)}</pre></div>'
+        for one in found.samples
     )
-    prompts = {str(row.get("prompt") or "") for row in given}
-    see = "The bold beginning was given" + ", the same to all" * (len(prompts) == 1 < len(given))
+    alike = len({one.prompt for one in found.samples}) == 1 < len(found.samples)
+    see = "The bold beginning was given" + ", the same to all" * alike
     see += ". A sample shows what a model sounds like, not how good it is."
-    steps = {
-        "baseline": (baseline_of(found) or {}).get("steps"),
-        "final": (found.get("final") or {}).get("steps"),
-    }
-    known = {name: step for name, step in steps.items() if finite(step) is not None}
-    if len(known) == 2 and len(set(known.values())) == 2:
-        see += f" The baseline learned for {counted(known['baseline'], 'update')}, the chosen"
-        see += f" model for {counted(known['final'], 'update')}."
+    base, final = found.base, found.final
+    if base and final and base.steps is not None and base.steps != final.steps:
+        see += f" The baseline learned for {counted(base.steps, 'update')}, the chosen"
+        see += f" model for {counted(final.steps, 'update')}."
     return Part(Html(f'<div class="samples">{cards}</div>'), see)
 
 
-def _final_name(found: Found) -> str:
-    chosen = chosen_of(found)
-    return f"{labels_of(found)[name_of(chosen)]}, handed over" if chosen else "handed over"
+def _final_name(found: FitResult) -> str:
+    chosen = found.choice
+    return f"{labels_of(found)[chosen.name]}, handed over" if chosen else "handed over"

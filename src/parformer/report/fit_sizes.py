@@ -1,178 +1,146 @@
 """Which sizes did a fit look at, and which of them became models?
 
 For every placement of blocks one search for sizes was made, so a figure holds several of what
-`pareto_figures` draws one of.
+a search for sizes alone draws one of.
 """
 
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
-from parformer.report.fit_figures import limit_line
-from parformer.report.fit_rows import (
-    Found,
-    Model,
-    colours_of,
-    figure_of,
-    figure_words,
-    labels_of,
-    limits_of,
-    models_of,
-    name_of,
-)
-from parformer.report.page import Part, axis, plot
-from parformer.report.pareto_figures import (
+from parformer.fitting.result import FitResult, ModelFacts, SizesSeen
+from parformer.report.figures import (
     GREY,
-    Point,
-    cloud_of,
-    places,
-    quality_unit,
+    Trace,
+    axis,
+    limit_line,
+    plot,
     room_around,
+    scatter,
     titled,
     unbeaten,
 )
-from parformer.report.pareto_rows import (
-    NAMES,
-    counted,
-    finite,
-    quality_name,
-    quality_told,
-    unit_of,
-    words_of,
-)
+from parformer.report.fit_rows import colours_of, figure_words, labels_of
+from parformer.report.page import Part
+from parformer.report.words import NAMES, Ends, counted, unit_of
 from parformer.search.limits import METRICS, in_words
 
-Trace = dict[str, Any]
-
-COUNTED = "decoder-parameters"
-"""The proxy of quality that is known of every model, trained or not."""
+Spots = list[tuple[float, float]]
+"""Costs as they are, and numbers of parameters."""
 
 
-def sizes_pictures(found: Found) -> list[Part]:
+def sizes_pictures(found: FitResult) -> list[Part]:
     """Against the first cost of the search, and against what else was limited."""
-    objectives = (found.get("pareto") or {}).get("objectives") or ()
-    costs = [metric for metric in objectives if metric in METRICS]
-    wanted = [metric for metric in costs if metric == costs[0] or metric in limits_of(found)]
-    return [part for metric in wanted if (part := _picture(found, metric))]
+    if found.pareto is None or not any(found.pareto.front.values()):
+        return []
+    costs = [metric for metric in found.pareto.objectives if metric in METRICS]
+    wanted = [metric for metric in costs if metric == costs[0] or metric in found.limits]
+    return [_picture(found, found.pareto, metric) for metric in wanted]
 
 
-def _picture(found: Found, metric: str) -> Part | None:
-    searches = _searches(found)
-    rows = [row for one in searches.values() for row in one["front"]]
-    together = {"proxy": _proxy(found), "front": rows}
-    unit_y, tall = quality_unit(together)
-    fronts = {name: places(one["front"], metric, tall, 0) for name, one in searches.items()}
+def _picture(found: FitResult, seen: SizesSeen, metric: str) -> Part:
+    fronts: dict[str, Spots] = {
+        name: [(row[metric], row["quality"]) for row in rows] for name, rows in seen.front.items()
+    }
+    made = {m.name: (x, float(m.decoder_parameters)) for m in found.models
+            if (x := m.figure(metric)) is not None}  # fmt: skip
     spots = [at for front in fronts.values() for at in front]
-    if not spots:
-        return None
-    made = _finalists(found, metric)
-    limit = limits_of(found).get(metric)
-    across = [at.x for at in spots] + [x for _, x, _ in made]
-    across += [] if limit is None else [limit]
-    unit, size = unit_of(metric, across)
-    ends = room_around(across), room_around([at.y for at in spots] + [y / tall for *_, y in made])
+    limit = found.limits.get(metric)
+    across = [x for x, _ in [*spots, *made.values()]] + ([] if limit is None else [limit])
+    upwards = [y for _, y in [*spots, *made.values()]]
+    (unit, size), (unit_y, tall) = unit_of(metric, across), unit_of("parameters", upwards)
+    ends = room_around(across), room_around(upwards)
     data: list[Trace] = []
-    seen = 0
-    for name, one in searches.items():
-        for dots in cloud_of(one, metric, size, tall, ends)[0]:
-            seen += len(dots["x"])
-            data.append(dots | _shared(found, name) | {"showlegend": False})
-            data[-1]["marker"] = {"size": 4, "color": _colour(found, name), "opacity": 0.25}
-        data += _front(found, name, fronts[name], size) if fronts[name] else []
-    data += [_diamond(found, model, metric, x / size, y / tall) for model, x, y in made]
+    dots = 0
+    for name, front in fronts.items():
+        pairs = zip(seen.visited[name][metric], seen.visited[name]["quality"], strict=True)
+        cloud = [at for at in pairs if _inside(at, ends)]
+        dots += len(cloud)
+        data += _search(found, name, front, cloud, metric, (size, tall))
+    data += [
+        _diamond(found, m, metric, (made[m.name][0] / size, made[m.name][1] / tall))
+        for m in found.models
+        if m.name in made
+    ]
     line, sign = limit_line(metric, limit, size)
+    cost = f"predicted {NAMES[metric]}" if metric in ("latency", "memory") else NAMES[metric]
     drawn = plot(
         data,
         height=460,
-        xaxis=axis(titled(_cost_title(metric), unit), range=[end / size for end in ends[0]]),
-        yaxis=axis(titled(quality_name(together), unit_y), range=ends[1]),
+        xaxis=axis(titled(cost, unit), range=[end / size for end in ends[0]]),
+        yaxis=axis(titled("decoder parameters", unit_y), range=[end / tall for end in ends[1]]),
         shapes=line,
         annotations=sign,
     )
-    return Part(drawn, _words(found, metric, spots, seen, bool(made)))
+    return Part(drawn, _words(metric, spots, dots, marked=bool(made)))
 
 
-def _proxy(found: Found) -> str:
-    return str(found["pareto"].get("proxy") or COUNTED)
+def _inside(at: tuple[float, float], ends: tuple[Ends, Ends]) -> bool:
+    return all(low <= value <= high for value, (low, high) in zip(at, ends, strict=True))
 
 
-def _searches(found: Found) -> dict[str, dict[str, Any]]:
-    """One for every placement, as a search for sizes alone would write it down."""
-    visited, fronts = (found["pareto"].get(name) or {} for name in ("visited", "front"))
-    return {
-        name: {
-            "proxy": _proxy(found),
-            "visited": visited.get(name),
-            "front": [{**row, "predicted": row} for row in fronts.get(name) or ()],
-        }
-        for name in dict.fromkeys([*visited, *fronts])
-    }
+def _search(
+    found: FitResult, name: str, front: Spots, cloud: Spots, metric: str, units: Ends
+) -> list[Trace]:
+    """What was looked at for one placement, and what nothing else of it beats.
+
+    A line joins what counts for these two axes.
+    """
+    label, colour = labels_of(found).get(name, name), colours_of(found).get(name, GREY)
+    size, tall = units
+    shared: Trace = {"legendgroup": name, "name": escape(label)}
+    data = []
+    if cloud:
+        x, y = ([float(f"{at[i] / units[i]:.4g}") for at in cloud] for i in (0, 1))
+        dots = scatter(x, y, colour=colour, size=4, showlegend=False) | shared
+        dots["marker"]["opacity"] = 0.25
+        data.append(dots)
+    places = [(x / size, y / tall) for x, y in front]
+    if places:
+        hover = [
+            f"<b>{escape(label)}</b><br>{in_words('parameters', y)} decoder parameters<br>"
+            f"{NAMES[metric]} ~{in_words(metric, x)}"
+            for x, y in front
+        ]
+        rings = scatter(
+            [x for x, _ in places],
+            [y for _, y in places],
+            colour=colour,
+            symbol="circle-open",
+            hover=hover,
+        )
+        rings["marker"]["line"] = {"width": 1.5}
+        data += [unbeaten(places, line={"color": colour, "width": 1.5}) | shared, rings | shared]
+    return data
 
 
-def _finalists(found: Found, metric: str) -> list[tuple[Model, float, float]]:
-    """The models that were built, where the figure has a place for them."""
-    made = []
-    for model in models_of(found) if _proxy(found) == COUNTED else ():
-        x, y = figure_of(model, metric), finite(model.get("decoder_parameters"))
-        if x is not None and y is not None:
-            made.append((model, x, y))
-    return made
-
-
-def _cost_title(metric: str) -> str:
-    return f"predicted {NAMES[metric]}" if metric in ("latency", "memory") else NAMES[metric]
-
-
-def _label(found: Found, name: str) -> str:
-    return escape(labels_of(found).get(name, name))
-
-
-def _colour(found: Found, name: str) -> str:
-    return colours_of(found).get(name, GREY)
-
-
-def _shared(found: Found, name: str) -> Trace:
-    return {"type": "scatter", "legendgroup": name, "name": _label(found, name)}
-
-
-def _front(found: Found, name: str, points: list[Point], size: float) -> list[Trace]:
-    """What nothing else of its placement beats; a line joins what counts for these two axes."""
-    colour, shared = _colour(found, name), _shared(found, name)
-    search = {"proxy": _proxy(found)}
-    line = unbeaten(points, size) | shared | {"line": {"color": colour, "width": 1.5}}
-    rings = shared | {"mode": "markers", "hoverinfo": "text", "hovertext": []}
-    rings |= {"x": [at.x / size for at in points], "y": [at.y for at in points]}
-    rings["marker"] = {"size": 8, "symbol": "circle-open", "color": colour, "line": {"width": 1.5}}
-    for at in points:
-        lines = [f"<b>{shared['name']}</b>", quality_told(search, at.row.get("quality"))]
-        known = {metric: words_of(at.row, metric) for metric in METRICS}
-        lines += [f"{NAMES[metric]} {words}" for metric, words in known.items() if words != "–"]
-        rings["hovertext"].append("<br>".join(lines))
-    return [line, rings]
-
-
-def _diamond(found: Found, model: Model, metric: str, x: float, y: float) -> Trace:
-    mark = _shared(found, name_of(model)) | {"mode": "markers", "x": [x], "y": [y]}
-    mark["showlegend"] = name_of(model) not in _searches(found)
-    mark["marker"] = {
-        "symbol": "diamond",
-        "size": 13,
-        "color": _colour(found, name_of(model)),
-        "line": {"width": 1.5, "color": "#ffffff"},
-    }
+def _diamond(found: FitResult, model: ModelFacts, metric: str, at: Ends) -> Trace:
+    label = labels_of(found)[model.name]
     how = "measured" if metric in ("latency", "memory") else ""
-    told = f"<b>{mark['name']}</b><br>{NAMES[metric]} {figure_words(model, metric)} {how}"
-    return mark | {"hoverinfo": "text", "hovertext": told.strip(), "cliponaxis": False}
+    told = f"<b>{escape(label)}</b><br>{NAMES[metric]} {figure_words(model, metric)} {how}"
+    mark = scatter(
+        [at[0]],
+        [at[1]],
+        name=label,
+        colour=colours_of(found)[model.name],
+        size=13,
+        symbol="diamond",
+        hover=told.strip(),
+        legendgroup=model.name,
+        showlegend=found.pareto is None or model.name not in found.pareto.front,
+        cliponaxis=False,
+    )
+    mark["marker"]["line"] = {"width": 1.5, "color": "#ffffff"}
+    return mark
 
 
-def _words(found: Found, metric: str, spots: list[Point], seen: int, marked: bool) -> str:
+def _words(metric: str, spots: Spots, seen: int, *, marked: bool) -> str:
     guessed = metric in ("latency", "memory")
     see = ["Nothing was trained for this picture"]
     see[0] += f", and {NAMES[metric]} is predicted for this device." if guessed else "."
     if seen:
         see.append(f"Dots are {counted(seen, 'set')} of sizes that the search looked at.")
-    low, high = (in_words(metric, end(at.x for at in spots)) for end in (min, max))
+    low, high = (in_words(metric, end(x for x, _ in spots)) for end in (min, max))
     many = f"the {len(spots)} of them" if len(spots) > 1 else "the one"
     reach = f"from {low} to {high}" if low != high else f"at {low}"
     see.append(f"Rings are {many} that nothing of the same placement of blocks beats, {reach}.")

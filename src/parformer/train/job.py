@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parformer.costs import cost
-from parformer.data.corpora import find_corpus
+from parformer.data.corpora import Corpus, find_corpus
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
 from parformer.errors import ConfigError, CorpusError
@@ -163,6 +163,14 @@ def read_text(
     """The text as tokens; the first process makes them, the others find them made."""
     if not workers.first:
         workers.share("")
+    prepared = as_tokens(find_text(recipe, watch, path), recipe, watch, tokenizer)
+    if workers.first:
+        workers.share("ready")
+    return prepared
+
+
+def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:
+    """The text that a recipe names; another one than a run began with is refused."""
     data = recipe.data
     corpus = find_corpus(
         data.corpus, local=data.local or None, progress=watch.preparing, identity=data.identity
@@ -172,6 +180,14 @@ def read_text(
             f"the text of {data.corpus!r} is not the one that the run {str(path)!r} was "
             "started with; restore it, or choose another --run"
         )
+    return corpus
+
+
+def as_tokens(
+    corpus: Corpus, recipe: Recipe, watch: Watch, tokenizer: Tokenizer | None = None
+) -> Prepared:
+    """A text as tokens, with what training needs of it."""
+    data = recipe.data
     prepared = prepare(
         corpus,
         data.tokenizer,
@@ -190,6 +206,4 @@ def read_text(
             raise CorpusError(
                 f"the {split} split of {data.corpus!r} has a single token; give a longer text"
             )
-    if workers.first:
-        workers.share("ready")
     return prepared

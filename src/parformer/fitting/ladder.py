@@ -11,11 +11,17 @@ has nothing left to learn. In between, an equal training ends best.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.fitting.phases import BASELINE, Baseline
+from parformer.fitting.running import Running
 from parformer.pattern import interleaved
 from parformer.search.limits import excess
+from parformer.train.distributed import Workers
+from parformer.train.plan import decide, fit_vocabulary, step_seconds
+from parformer.train.session import refuse_misfits, train_length
 
 LADDER = (
     (32, 2),
@@ -40,6 +46,55 @@ HEAVIER = 0.85
 
 TOKENS_PER_PARAMETER = 2.0
 """Tokens that a finalist reads at least for each of its parameters."""
+
+FINALISTS = 5
+"""Models that a size is reckoned for."""
+
+SURVIVE = 0.8
+"""The share of all updates that is trained when losers are dropped."""
+
+CLOCKED = ("latency", "memory")
+"""What has to be measured; everything else is counted."""
+
+
+def size(fit: Running) -> Baseline:
+    """The baseline, as large as the time and the limits allow, and what it costs."""
+    tokens, workers = fit.prepared.splits["train"].tokens, Workers()
+    recipe = fit_vocabulary(fit.request.recipe(), fit.prepared.tokenizer, lambda _: None)
+    recipe = recipe.replaced({"data.identity": fit.prepared.identity})
+    rungs = ladder(recipe.model)
+    recipe = replace(recipe, model=rungs[PROBE])
+    refuse_misfits(recipe, tokens, workers)
+    recipe = decide(recipe, tokens, workers, fit.watch.notice)
+    if fit.by_clock:
+        paces = reckon(rungs, rungs[PROBE], step_seconds(recipe, tokens, workers))
+        seconds = fit.seconds_for("contest") / FINALISTS / SURVIVE
+    else:
+        paces, seconds = [1.0] * len(rungs), float(fit.request.steps or 0)
+    largest = affordable(rungs, paces, seconds, recipe.train.batch * train_length(recipe))
+    config = rungs[_within_absolute(fit, rungs, largest)]
+    reading = fit.meter({BASELINE: config}, fit.step)[BASELINE]
+    figures = {**fit.counts(config), "latency": reading.median, "memory": float(reading.peak_bytes)}
+    limits = {b.metric: b.of(figures[b.metric]).most for b in fit.request.bounds}
+    fit.watch.notice(
+        f"Baseline: {config.pattern}, width {config.d_model}, {cost(config).parameters:,} "
+        f"parameters, {1000 * reading.median:.3g} ms a step."
+    )
+    return Baseline(replace(recipe, model=config), figures, limits)
+
+
+def _within_absolute(fit: Running, rungs: Sequence[ModelConfig], largest: int) -> int:
+    """The largest rung that keeps limits which are no multiples of the baseline's."""
+    limits = {b.metric: b.most for b in fit.request.bounds if not b.relative}
+    if not limits:
+        return largest
+    figures = [{**fit.counts(config)} for config in rungs[: largest + 1]]
+    if set(limits) & set(CLOCKED):
+        readings = fit.meter({str(n): c for n, c in enumerate(rungs[: largest + 1])}, fit.step)
+        for number, one in enumerate(figures):
+            reading = readings[str(number)]
+            one |= {"latency": reading.median, "memory": float(reading.peak_bytes)}
+    return within(figures, limits, largest)
 
 
 def rung(like: ModelConfig, width: int, pairs: int) -> ModelConfig:

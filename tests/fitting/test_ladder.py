@@ -6,8 +6,7 @@ import pytest
 
 from parformer.config import preset
 from parformer.costs import cost
-from parformer.fitting.ask import FAMILIES
-from parformer.fitting.sizing import (
+from parformer.fitting.ladder import (
     HEAVIER,
     LADDER,
     TOKENS_PER_PARAMETER,
@@ -16,6 +15,7 @@ from parformer.fitting.sizing import (
     reckon,
     within,
 )
+from parformer.fitting.request import FAMILIES
 
 
 @pytest.mark.parametrize("family", FAMILIES)

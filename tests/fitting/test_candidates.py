@@ -8,20 +8,20 @@ import pytest
 
 from parformer.config import preset
 from parformer.costs import cost
-from parformer.fitting.ask import FAMILIES
-from parformer.fitting.finalists import (
+from parformer.fitting.candidates import (
     Reckoned,
     candidates,
     choose,
     inner_widths,
     inside_widths,
     picture,
-    placements,
     search_sizes,
     space_of,
     widths_of,
 )
-from parformer.fitting.sizing import LADDER, rung
+from parformer.fitting.ladder import LADDER, rung
+from parformer.fitting.placements import placements
+from parformer.fitting.request import FAMILIES
 from parformer.measure.readings import Step
 from parformer.pattern import Pattern, par
 
@@ -73,8 +73,8 @@ def test_sizes_within_limits_hold_the_most_parameters(tmp_path: Path) -> None:
     again = search_sizes(space, CLOCK, limits, STEP, 0, tmp_path / "a.jsonl")
     assert [one.genome for one in again.scored] == [one.genome for one in ended.scored]
     shown = picture([ended])
-    assert len(shown["visited"]["quality"]) <= 400
-    assert max(row["quality"] for row in shown["front"]) == max(
+    assert len(shown.visited["quality"]) <= 400
+    assert max(row["quality"] for row in shown.front) == max(
         cost(config).decoder_parameters for config in visited
     )
 

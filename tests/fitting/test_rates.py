@@ -1,22 +1,13 @@
-"""Are rates, losers and curves what they are said to be?"""
+"""Are rates, losers and what a fit drew what they are said to be?"""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from parformer.fitting.contest import choose, losers
 from parformer.fitting.energy import WATTS_PER_CORE, estimate
-from parformer.fitting.trainings import (
-    MOST_RATES,
-    UNDECIDED,
-    Tried,
-    best_rate,
-    last_validation,
-    losers,
-    read_curves,
-    sweep,
-)
+from parformer.fitting.phases import Tried
+from parformer.fitting.rates import MOST_RATES, UNDECIDED, best_rate, sweep
 
 
 @pytest.mark.parametrize(
@@ -75,25 +66,18 @@ def test_the_baseline_is_never_dropped() -> None:
     assert losers({"baseline": 9.0, "a": 1.0}, ["baseline"], ["a"], 0.04) == {}
 
 
-def test_curves_come_from_the_metrics(tmp_path: Path) -> None:
-    assert last_validation(tmp_path) == float("inf")
-    lines = [
-        '{"step": 10, "loss": 2.5}',
-        '{"step": 20, "valid_loss": 2.25}',
-        '{"step": 20, "loss": 2.0}',
-    ]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert read_curves(tmp_path) == {"curve": [[10, 2.5], [20, 2.0]], "valid_curve": [[20, 2.25]]}
-    assert last_validation(tmp_path) == 2.25
-    assert last_validation(tmp_path, until=19) == float("inf")
+def test_of_models_that_are_as_good_the_fastest_is_taken() -> None:
+    found = {"a": 1.000, "b": 1.002, "c": 1.1}
+    assert choose(found, {"a": 2.0, "b": 1.0, "c": 0.1}, close=0.0025) == "b"
+    assert choose(found, {"a": 2.0, "b": 1.0, "c": 0.1}, close=0.001) == "a"
 
 
 def test_energy_is_power_times_time() -> None:
     found = estimate(1800, cores=4, watts=100, grid=0.5, price=0.2, currency="CHF")
-    assert found["kwh"] == pytest.approx(0.05)
-    assert found["co2_kg"] == pytest.approx(0.025)
-    assert found["money"] == pytest.approx(0.01)
-    assert "as given" in found["source"]
+    assert found.kwh == pytest.approx(0.05)
+    assert found.co2_kg == pytest.approx(0.025)
+    assert found.money == pytest.approx(0.01)
+    assert "as given" in found.source
     guessed = estimate(3600, cores=3, watts=0, grid=0, price=0, currency="")
-    assert guessed["kwh"] == pytest.approx(3 * WATTS_PER_CORE / 1000)
-    assert guessed["source"].startswith("estimate")
+    assert guessed.kwh == pytest.approx(3 * WATTS_PER_CORE / 1000)
+    assert guessed.source.startswith("estimate")

@@ -1,0 +1,344 @@
+"""Which models are worth training?
+
+Placements come from rules and from the search; each gets the sizes that hold the most
+parameters within the limits, as in LiteTransformerSearch. Parameters rank models of one mix of
+blocks, never models of different mixes: across placements the contest decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from parformer.config import ModelConfig
+from parformer.costs import cost
+from parformer.errors import ConfigError
+from parformer.events import Watch
+from parformer.fitting.ladder import CLOCKED
+from parformer.fitting.phases import BASELINE, Finalist, Finalists, Placed, Profiled, Seen
+from parformer.fitting.placements import placements
+from parformer.fitting.running import ROUNDS, OutOfTime, Running
+from parformer.measure.profile import BlockRange, Sizes, profile_device
+from parformer.measure.readings import Readings, Step
+from parformer.pattern import BlockSpec, Pattern
+from parformer.search.front import front
+from parformer.search.limits import as_option, excess, in_words
+from parformer.search.sizes.evolution import Plan
+from parformer.search.sizes.job import Ended, Wanted, ending, work_off
+from parformer.search.sizes.objectives import Clock, Figures, countable
+from parformer.search.sizes.space import SearchSpace, read_space
+from parformer.search.sizes.study import open_study
+
+POPULATION, ITERATIONS = 60, 12
+SMALL = 20_000
+"""Architectures of a space that is sampled at random."""
+INNER = (1, 2, 3, 4, 6)
+"""Inner widths of a feed-forward, in multiples of the baseline's width."""
+INSIDE = (0.5, 1, 1.5)
+"""Widths inside a recurrence, likewise."""
+WIDTHS = (0.5, 0.75, 1, 1.25, 1.5)
+"""Widths of the model, likewise."""
+NEARNESS = (1.0, 0.94, 0.88, 0.8, 0.65)
+"""Shares of the clocked limits, for each of which the best candidate is built and measured: a
+prediction may be off, and then the next one fits."""
+NEAREST = 0.5
+"""The share of all limits that the last candidate comes nearest to."""
+LITTLE = 60.0
+"""Seconds of a profile in which fewer models are measured, less often."""
+
+
+def widths_of(base: ModelConfig) -> list[int]:
+    """Widths that a model may have; heads divide each of them."""
+    step = 16 if base.n_head <= 4 else 64
+    return sorted({step * max(1, round(share * base.d_model / step)) for share in WIDTHS})
+
+
+def inner_widths(base: ModelConfig) -> list[int]:
+    return sorted({16 * max(1, round(share * base.d_model / 16)) for share in INNER})
+
+
+def inside_widths(base: ModelConfig) -> list[int]:
+    return sorted({8 * max(1, round(share * base.d_model / 8)) for share in INSIDE})
+
+
+def space_of(name: str, pattern: Pattern, base: ModelConfig, recipe: str) -> SearchSpace:
+    """The sizes that a pattern may have."""
+    inner, inside = ("|".join(map(str, f(base))) for f in (inner_widths, inside_widths))
+    slots = {"f": f"f[inner={inner}]", "r": f"r[width={inside}]"}
+
+    def slot(spec: BlockSpec) -> str:
+        return str(spec) if spec.options else slots.get(spec.letter, str(spec))
+
+    return read_space(
+        {
+            "name": f"fit-{name}-{len(pattern)}",
+            "like": recipe,
+            "model": base.to_dict(),
+            "layers": "1",
+            "unit": [slot(spec) for spec in pattern],
+            "fields": {"d_model": "|".join(map(str, widths_of(base)))},
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reckoned:
+    """A clock for when there is no time to measure: FLOPs and weights, from one known model."""
+
+    known: ModelConfig
+    seconds: float
+    bytes: int
+    step: Step
+
+    def latency(self, config: ModelConfig) -> float:
+        return self.seconds * self._flops(config) / self._flops(self.known)
+
+    def peak_bytes(self, config: ModelConfig) -> int:
+        beyond = self.bytes - 4 * cost(self.known).parameters
+        share = config.d_model / self.known.d_model
+        return round(4 * cost(config).parameters + max(0.0, beyond * share))
+
+    def _flops(self, config: ModelConfig) -> float:
+        shape = self.step.shape(config)
+        return float(
+            cost(
+                config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=shape.batch
+            ).flops_cached
+        )
+
+
+def search_sizes(
+    space: SearchSpace,
+    clock: Clock,
+    limits: Mapping[str, float],
+    step: Step,
+    seed: int,
+    file: Path,
+) -> Ended:
+    """The Pareto search over one placement's sizes; what is stored already is not done again."""
+    # in a small space what is new soon becomes rare, and children of a small front rarer still
+    population = max(5, min(POPULATION, space.size // 16))
+    plan = Plan.sized(population, ITERATIONS, seed=seed)
+    sampler = "lts" if space.size > SMALL else "random"
+    wanted = Wanted(space=space, plan=plan, step=step, sampler=sampler)
+    settings = wanted.to_settings() | {"limits_here": dict(limits)}
+    with open_study(f"notebook:{file}", space.name, settings, slots=plan.slots) as study:
+        pricing = work_off(study, wanted, {}, clock, Watch(), lambda: False)
+        return ending(study, wanted, limits, pricing, None, {})
+
+
+def candidates(searches: Sequence[Ended], limits: Mapping[str, float]) -> list[ModelConfig]:
+    """The most parameters within the limits, and within less and less of what is predicted.
+
+    The last one is what comes nearest, which is all there is where nothing fits.
+    """
+    found = [
+        (figures, ended.wanted.space, scored.genome)
+        for ended in searches
+        for figures, scored in zip(ended.figures, ended.scored, strict=True)
+        if figures
+    ]
+    picked: list[int] = []
+    for share in NEARNESS:
+        less = {name: most * (share if name in CLOCKED else 1) for name, most in limits.items()}
+        fits = [i for i, (figures, *_) in enumerate(found) if excess(figures, less) == 0]
+        if fits:
+            picked.append(max(fits, key=lambda i: found[i][0]["quality"]))
+    tight = {name: NEAREST * most for name, most in limits.items()}
+    picked.append(min(range(len(found)), key=lambda i: excess(found[i][0], tight)))
+    return [found[i][1].config(found[i][2]) for i in dict.fromkeys(picked)]
+
+
+def choose(
+    configs: Sequence[ModelConfig],
+    figures: Sequence[Figures],
+    limits: Mapping[str, float],
+) -> int:
+    """Of measured candidates the one with the most parameters within limits, else the nearest."""
+    fits = [n for n, one in enumerate(figures) if excess(one, limits) == 0]
+    if fits:
+        return max(fits, key=lambda n: cost(configs[n]).decoder_parameters)
+    return min(range(len(configs)), key=lambda n: excess(figures[n], limits))
+
+
+def measured_figures(
+    config: ModelConfig, name: str, readings: Readings, step: Step, seconds: float
+) -> Figures:
+    """What a model costs; its latency by the baseline's, which was in the same rounds."""
+    shape = step.shape(config)
+    price = cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=shape.batch)
+    reading = readings[name]
+    return {
+        **countable(price),
+        "latency": reading.ratio * seconds,
+        "memory": float(reading.peak_bytes),
+    }
+
+
+def picture(searches: Sequence[Ended], dots: int = 400) -> Seen:
+    """What was looked at and what is unbeaten, for a figure."""
+    names = ("quality", "latency", "memory")
+    some = [one for ended in searches for one in ended.figures if one]
+    values = np.array([[-one["quality"], one["latency"], one["memory"]] for one in some])
+    best = [one for one, flag in zip(some, front(values), strict=True) if flag]
+    kept = some[:: max(1, -(-len(some) // dots))]
+    return Seen(
+        {name: tuple(one[name] for one in kept) for name in names},
+        tuple({name: one[name] for name in names} for one in best),
+    )
+
+
+def profile(fit: Running) -> Profiled:
+    """Block costs on this device; nothing where that is left out."""
+    seconds = fit.seconds_for("profile")
+    if not seconds:
+        return Profiled()
+    base, little = fit.baseline.recipe.model, seconds < LITTLE
+    options = {"f": {"inner": inner_widths(base)}, "r": {"width": inside_widths(base)}}
+    sizes = Sizes(
+        base=base,
+        fields={"d_model": tuple(widths_of(base))},
+        blocks=tuple(
+            BlockRange(letter=letter, options=options.get(letter, {}))
+            for letter in fit.request.letters
+            if letter != "i"
+        ),
+        typical_bytes=4 * cost(base).decoder_parameters,
+        step=replace(fit.step, rounds=6 if little else ROUNDS),
+    )
+    try:
+        found = profile_device(
+            sizes,
+            meter=fit.meter,
+            folder=fit.cache,
+            whole=whole_models(fit, 8 if little else 24),
+            progress=fit.impatient().preparing,
+        )
+    except OutOfTime:
+        fit.leave_out(Profiled.PHASE)
+        return Profiled()
+    if found.error is None:
+        return Profiled(found)
+    off = found.error.latency
+    fit.watch.notice(
+        f"Latency of any size is predicted from now on, off by {off.median:.0%} in the median."
+    )
+    return Profiled(found, off.median, off.p90)
+
+
+def spaces_by_rule(fit: Running, found: str = "") -> dict[str, list[SearchSpace]]:
+    """The sizes that every placement may have, depth by depth."""
+    base = fit.baseline.recipe.model
+    rules = placements(len(base.pattern), fit.request.letters, found)
+    return {
+        one.name: [space_of(one.name, p, base, fit.request.preset) for p in one.patterns]
+        for one in rules
+    }
+
+
+def whole_models(fit: Running, count: int) -> list[ModelConfig]:
+    """Models from all placements by rule, to calibrate the profile and to tell its error."""
+    rng = Random("whole models of a fit")
+    spaces = [space for some in spaces_by_rule(fit).values() for space in some]
+    return [
+        (space := spaces[number % len(spaces)]).config(space.draw(rng)) for number in range(count)
+    ]
+
+
+def refuse_unreachable(fit: Running) -> None:
+    """Ask the cheapest models first: where none of them keeps the limits, no other does."""
+    base = fit.baseline.recipe.model
+    spaces = [space for some in spaces_by_rule(fit).values() for space in some]
+    if "i" in fit.request.letters:  # a search may leave blocks out, down to a single one
+        single = [Pattern.parse(letter) for letter in fit.request.letters.replace("i", "")]
+        spaces += [space_of("single", pattern, base, fit.request.preset) for pattern in single]
+    cheapest = [space.config(space.smallest()) for space in spaces]
+    figures = [{**fit.counts(config)} for config in cheapest]
+    if set(fit.limits) & set(CLOCKED):
+        asked = {str(number): config for number, config in enumerate(cheapest)}
+        readings = fit.meter({BASELINE: base, **asked}, fit.step)
+        for number, one in enumerate(figures):
+            reading = readings[str(number)]
+            # whichever is less: what a bad moment made slow is not refused for it
+            took = min(reading.low, reading.ratio * fit.baseline.figures["latency"])
+            one |= {"latency": took, "memory": float(reading.peak_bytes)}
+    best = min(range(len(figures)), key=lambda n: excess(figures[n], fit.limits))
+    if excess(figures[best], fit.limits) and not keeps_all(fit, fit.baseline.figures):
+        raise nothing_fits(cheapest[best].pattern, figures[best], fit.limits)
+
+
+def clock_of(fit: Running) -> Clock:
+    known = fit.progress.need(Profiled).profile
+    if known is not None:
+        return known
+    figures = fit.baseline.figures
+    return Reckoned(fit.baseline.recipe.model, figures["latency"], int(figures["memory"]), fit.step)
+
+
+def find(fit: Running) -> Finalists:
+    """The finalists: every placement with the sizes that fit, measured beside the baseline."""
+    base, clock, limits = fit.baseline.recipe.model, clock_of(fit), fit.limits
+    found = fit.progress.need(Placed).pattern
+    rules = {one.name: one for one in placements(len(base.pattern), fit.request.letters, found)}
+    tried, pictures = dict[str, list[ModelConfig]](), dict[str, Seen]()
+    folder = fit.path / "sizes"
+    folder.mkdir(exist_ok=True)
+    for number, (name, spaces) in enumerate(spaces_by_rule(fit, found).items()):
+        fit.watch.preparing(f"sizes of {rules[name].title}", number / (len(rules) + 1))
+        searches = [
+            search_sizes(
+                space, clock, limits, fit.step, fit.request.seed, folder / f"{space.name}.jsonl"
+            )
+            for space in spaces
+        ]
+        tried[name], pictures[name] = candidates(searches, limits), picture(searches)
+    configs = {f"{name} {n}": c for name, many in tried.items() for n, c in enumerate(many)}
+    readings = fit.meter({BASELINE: base, **configs}, fit.step, fit.watch.preparing)
+    seconds = fit.baseline.figures["latency"]
+    models = []
+    for name, many in tried.items():
+        figures = [
+            measured_figures(config, f"{name} {n}", readings, fit.step, seconds)
+            for n, config in enumerate(many)
+        ]
+        best = choose(many, figures, limits)
+        if many[best] != base:
+            how = f"{rules[name].how}; sizes by a Pareto search within the limits"
+            fits = excess(figures[best], limits) == 0
+            models.append(
+                Finalist(name, rules[name].title, how, many[best], dict(figures[best]), fits)
+            )
+    own = measured_figures(base, BASELINE, readings, fit.step, seconds)
+    fits = keeps_all(fit, own)
+    if not fits and not any(one.eligible for one in models):
+        nearest = min(models, key=lambda one: excess(one.figures, limits))
+        raise nothing_fits(nearest.config.pattern, nearest.figures, limits)
+    how = "attention and feed-forward in turn, all alike, sized for the time there is"
+    first = Finalist(BASELINE, "Interleaved Transformer", how, base, dict(own), fits)
+    return Finalists((first, *models), pictures)
+
+
+def keeps_all(fit: Running, figures: Mapping[str, float]) -> bool:
+    """Whether the baseline keeps all limits; one of its own figure it does by definition."""
+    return all(
+        limit.most >= 1 if limit.relative else figures[limit.metric] <= limit.most
+        for limit in fit.request.bounds
+    )
+
+
+def nothing_fits(
+    pattern: Pattern, figures: Mapping[str, float], limits: Mapping[str, float]
+) -> ConfigError:
+    broken = {name: figures[name] for name in limits if figures[name] > limits[name]}
+    has = " and ".join(
+        f"{in_words(n, v)} of {n} where {in_words(n, limits[n])} is allowed"
+        for n, v in broken.items()
+    )
+    options = " ".join(f"--limit {as_option(n, v)}" for n, v in broken.items())
+    return ConfigError(
+        f"no model is within the limits; the nearest, {pattern}, has {has}; try {options}"
+    )

@@ -1,0 +1,415 @@
+"""What has a fit come to: which model is handed over, what is it worth, what is said of it?
+
+After a stop that is the best so far, and what was not done yet is left open.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+
+from parformer import __version__
+from parformer.evaluate.perplexity import evaluate
+from parformer.fitting.energy import estimate
+from parformer.fitting.phases import (
+    BASELINE,
+    Baseline,
+    Contest,
+    Finalist,
+    Finalists,
+    Profiled,
+    Rates,
+    Seeds,
+    TextFacts,
+    Winner,
+)
+from parformer.fitting.placements import SEARCH
+from parformer.fitting.result import (
+    Asked,
+    Compared,
+    DeviceFacts,
+    Final,
+    FitResult,
+    Latency,
+    Loss,
+    ModelFacts,
+    PhaseFacts,
+    ProfileFacts,
+    Sample,
+    SizesSeen,
+    StepFacts,
+)
+from parformer.fitting.running import EVALUATED, TESTED, Running
+from parformer.fitting.verdict import Counted, Limits, compare, judge
+from parformer.generate import Sampling, generate_text
+from parformer.measure.device import Receipt, describe_device
+from parformer.measure.models import PLACEMENT, step_words
+from parformer.measure.statistics import compare as compare_times
+from parformer.model import load
+from parformer.report.words import Unit
+from parformer.search.placement.job import FOUND as SEARCHED
+from parformer.store.files import read_json, sync
+from parformer.train.alike import read_curve
+from parformer.train.loop import sample
+from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER, read_result
+
+FINAL = "final"
+"""What the model that is handed over is called beside the baseline."""
+PROMPT, WRITTEN = 160, 240
+"""Characters of a prompt, and tokens written after it, at most."""
+ROUNDS, FEWEST_ROUNDS = 20, 8
+"""How often each model is timed for the report, and how often at least on a busy machine."""
+APART = 1.3
+"""How many times slower or faster a machine is no longer the one that the limits were set on."""
+
+
+def conclude(fit: Running, *, command: str) -> FitResult:
+    """Measure what is there, hand over the best, and say what it is worth."""
+    progress, request = fit.progress, fit.request
+    finalists = progress.found(Finalists)
+    rows = [row_of(fit, one) for one in finalists.models] if finalists else []
+    final, receipt, warnings = final_run(fit), None, list[str]()
+    known = progress.found(Baseline)
+    limits = Limits(known.limits if known else {}, request.multiples)
+    if final is not None:
+        rows, receipt, warnings = measure(fit, rows, limits)
+        hand_over(fit, final)
+    taken = next((row for row in rows if final and row.name == final.name), None)
+    about = about_final(fit, final, taken) if final and taken else None
+    text, unit = progress.found(TextFacts), Unit.of(request.tokenizer)
+    counted = None if about is None else beside_counting(fit, about, unit)
+    finished = progress.has(Winner.PHASE)
+    base = rows[0] if rows else None
+    verdict = judge(base, taken, limits, counted, finished=finished)
+    # what learned nothing is nobody's choice, though it lies there to be looked at
+    chosen = None if verdict.kind == "nothing learned" else taken
+    profiled = progress.found(Profiled)
+    return FitResult(
+        run=str(fit.path),
+        corpus=request.corpus,
+        tokenizer=request.tokenizer,
+        unit=unit.name,
+        unit_words=unit.words,
+        command=command,
+        version=__version__,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        finished=finished,
+        asked=Asked.of(request),
+        step=about_step(fit) if known else None,
+        limits=dict(limits.most),
+        text=text,
+        phases=tuple(about_phases(fit)),
+        models=tuple(rows),
+        baseline=BASELINE,
+        chosen=None if chosen is None else chosen.name,
+        final=about,
+        references=text.references if text else {},
+        verdict=verdict,
+        samples=tuple(samples_of(fit, final)) if final else (),
+        search=searched(fit),
+        pareto=SizesSeen.of(finalists.pictures) if finalists else None,
+        profile=about_profile(fit, profiled) if profiled else None,
+        energy=estimate(
+            progress.spent,
+            cores=describe_device().cores,
+            watts=request.watts,
+            grid=request.grid,
+            price=request.price,
+            currency=request.currency,
+        ),
+        receipt=receipt,
+        device=about_device(request.threads),
+        repeat=tuple(repeats(fit)) if final else (),
+        warnings=(*warnings, *warnings_of(fit, chosen, text)),
+    )
+
+
+def final_run(fit: Running) -> Winner | None:
+    """The training whose model is handed over; before the end, the best that is there."""
+    if (ended := fit.progress.found(Winner)) is not None:
+        return ended
+    if (contest := fit.progress.found(Contest)) is not None:
+        return Winner(contest.best, contest.best, contest.steps_of(contest.best), False)
+    if fit.progress.found(Finalists) is None:
+        return None
+    results = {name: read_result(fit.alike.root / name) for name in fit.finalists}
+    losses = {name: float(one["valid"]["loss"]) for name, one in results.items() if one}
+    allowed = {name: loss for name, loss in losses.items() if name in fit.eligible} or losses
+    if not allowed:
+        return None
+    best = min(allowed, key=allowed.__getitem__)
+    return Winner(best, best, int((results[best] or {})["steps"]), False)
+
+
+def row_of(fit: Running, one: Finalist) -> ModelFacts:
+    """What is known of one model, but for what is measured in the end."""
+    progress, figures = fit.progress, one.figures
+    rates, contest = progress.found(Rates), progress.found(Contest)
+    own = contest.models.get(one.name) if contest else None
+    tried = rates.models.get(one.name) if rates else None
+    run = fit.alike.root / one.name
+    over = {n: figures[n] for n, most in fit.limits.items() if figures[n] > most}
+    valid = None
+    if own is not None and own.segments is not None:
+        valid = Loss(float(np.mean(own.segments)), EVALUATED)
+    elif (result := read_result(run)) is not None and own is None:
+        valid = Loss(result["valid"]["loss"])
+    return ModelFacts(
+        name=one.name,
+        title=one.title,
+        how=one.how,
+        pattern=one.config.pattern,
+        d_model=one.config.d_model,
+        eligible=one.eligible,
+        broken={} if one.eligible else over,
+        parameters=int(figures["parameters"]),
+        decoder_parameters=int(figures["decoder_parameters"]),
+        flops=int(figures["flops"]),
+        state_bytes=int(figures["state"]),
+        latency=None,
+        memory=int(figures["memory"]),
+        rates=tried.rates if tried else (),
+        rate=tried.rate if tried else None,
+        steps=contest.steps_of(one.name) if contest and own else None,
+        dropped=own.dropped if own else None,
+        learned=own.learned if own else None,
+        valid=valid,
+        against=against(fit, one.name),
+        curve=read_curve(run, "loss"),
+        valid_curve=read_curve(run, "valid_loss"),
+    )
+
+
+def against(fit: Running, name: str) -> Compared | None:
+    """How a model compares with the baseline, over segments and seeds."""
+    contest, seeds = fit.progress.found(Contest), fit.progress.found(Seeds)
+    if name == BASELINE or contest is None:
+        return None
+    losses: list[dict[int, Any]] = []
+    for one in (BASELINE, name):
+        own = contest.models[one]
+        if not own.segments or not own.learned:
+            return None  # what learned nothing is no measure for others
+        losses.append({0: np.array(own.segments)})
+    if contest.steps_of(BASELINE) != contest.steps_of(name):
+        return None  # nor is what was trained for longer
+    for seed, trained in (seeds.seeds if seeds else {}).items():
+        if name in trained:
+            for known, which in zip(losses, (BASELINE, name), strict=True):
+                known[seed] = np.array(trained[which])
+    return compare(losses[0], losses[1], margin=fit.request.margin)
+
+
+def measure(
+    fit: Running, rows: list[ModelFacts], limits: Limits
+) -> tuple[list[ModelFacts], Receipt, list[str]]:
+    """Latency and memory of all finalists in the same rounds, written into the rows.
+
+    What is shown is what is judged: a limit is broken if the whole interval lies beyond it.
+    """
+    rounds = max(FEWEST_ROUNDS, round(ROUNDS / fit.slowness))
+    configs = {name: one.config for name, one in fit.finalists.items()}
+    readings = fit.meter(configs, replace(fit.step, rounds=rounds), fit.watch.preparing)
+    base, measured = readings[BASELINE], []
+    for row in rows:
+        reading = readings[row.name]
+        apart = compare_times(reading.samples, base.samples, smallest=PLACEMENT)
+        latency = Latency(
+            seconds=reading.median,
+            low=reading.low,
+            high=reading.high,
+            ratio=apart.ratio,
+            ratio_low=apart.low,
+            ratio_high=apart.high,
+            verdict=apart.verdict,
+        )
+        row = replace(row, latency=latency, memory=reading.peak_bytes)
+        broken = limits.broken_by(row)
+        measured.append(replace(row, broken=broken, eligible=row.eligible and not broken))
+    pace = base.median / fit.baseline.figures["latency"]
+    said = []
+    if "latency" in limits.most and not 1 / APART < pace < APART:
+        slower = f"{pace:.1f} times" if pace > 1 else f"{pace:.0%} of"
+        said.append(
+            f"In the last measurement a step of the baseline took {slower} the time that it took "
+            "when the limits were set: this machine was not equally busy. Measure again before "
+            "you rely on a latency."
+        )
+    return measured, readings.receipt, said
+
+
+def hand_over(fit: Running, final: Winner) -> None:
+    """Make the fit's folder a run itself: model, vocabulary, recipe and result of a training.
+
+    The recipe comes last: it makes a folder a run, and by then everything else is there.
+    """
+    run, path = fit.alike.root / final.run, fit.path
+    new, old = path / f".{MODEL}.new", path / f".{MODEL}.old"
+    for rest in (new, old):
+        shutil.rmtree(rest, ignore_errors=True)
+    shutil.copytree(run / MODEL, new)
+    if (path / MODEL).exists():
+        (path / MODEL).rename(old)
+    new.rename(path / MODEL)
+    shutil.rmtree(old, ignore_errors=True)
+    for name in (TOKENIZER, RESULT, CONFIG):
+        beside = path / f".{name}.new"
+        shutil.copyfile(run / name, beside)
+        beside.rename(path / name)
+    sync(path)
+
+
+def both_runs(fit: Running, final: Winner) -> dict[str, Path]:
+    """The trained baseline, if there is one, and the model that is handed over."""
+    root = fit.alike.root
+    runs = {FINAL: root / final.run}
+    trained = (root / BASELINE / MODEL).is_dir()
+    return {BASELINE: root / BASELINE, **runs} if trained else runs
+
+
+def about_final(fit: Running, final: Winner, row: ModelFacts) -> Final:
+    """The model that is handed over, for the report."""
+    run = fit.alike.root / final.run
+    losses = {name: loss_on_test(fit, path) for name, path in both_runs(fit, final).items()}
+    result = read_result(run)
+    assert result is not None, "what is handed over is finished"
+    return Final(
+        folder=MODEL,
+        name=final.name,
+        steps=final.steps,
+        retrained=final.retrained,
+        valid=Loss(result["valid"]["loss"]),
+        test=losses[FINAL],
+        baseline_test=losses.get(BASELINE),
+        latency=row.latency,
+        memory=row.memory,
+        curve=read_curve(run, "loss"),
+        valid_curve=read_curve(run, "valid_loss"),
+    )
+
+
+def loss_on_test(fit: Running, run: Path) -> Loss | None:
+    """The loss on text that nothing was chosen by."""
+    if "test" not in fit.prepared.splits:
+        return None
+    tokens = sample(fit.prepared.splits["test"].tokens, TESTED)
+    if len(tokens) < 2:
+        return None
+    score = evaluate(load(run / MODEL), tokens, batch=8)
+    return Loss(score.loss if math.isfinite(score.loss) else None, score.tokens)
+
+
+def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
+    """The model that is handed over beside the counts, on test text where there is some."""
+    for split, words in (("test", "test"), ("valid", "validation")):
+        loss = final.loss(split)
+        if loss is not None and split in fit.references:
+            known = fit.references[split]
+            return Counted(loss, known.bigram, known.ngram, known.order, words, unit.told)
+    return None
+
+
+def samples_of(fit: Running, final: Winner) -> list[Sample]:
+    """What both models write after the same words."""
+    prompt, sampling = prompt_of(fit), Sampling(temperature=0.8, top_p=0.95)
+    tokenizer, seed = fit.prepared.tokenizer, fit.request.seed
+    found = []
+    for name, run in both_runs(fit, final).items():
+        model = load(run / MODEL)
+        text, *_ = generate_text(model, tokenizer, [prompt], WRITTEN, sampling=sampling, seed=seed)
+        found.append(Sample(name, prompt, text))
+    return found
+
+
+def prompt_of(fit: Running) -> str:
+    """The first lines of validation text, from one with several words on, cut between words."""
+    tokens = fit.prepared.splits["valid"].tokens[:2048]
+    text = fit.prepared.tokenizer.decode([int(token) for token in tokens])
+    return opening(text)
+
+
+def opening(text: str, most: int = PROMPT) -> str:
+    """Some of a text, from its first line of several words to the end of a line or word.
+
+    >>> opening("----\\nIt was late.\\nNobody came.", most=20)
+    'It was late.\\n'
+    """
+    lines = text.splitlines(keepends=True)
+    first = next((n for n, line in enumerate(lines) if len(line.split()) > 1), 0)
+    piece = "".join(lines[first:])
+    if len(piece) <= most:
+        return piece
+    line, word = (piece.rfind(space, 0, most) for space in ("\n", " "))
+    cut = line if line > most // 3 else max(line, word)
+    return piece[: cut + 1] if cut > 0 else piece[:most]
+
+
+def about_step(fit: Running) -> StepFacts:
+    shape = fit.step.shape(fit.baseline.recipe.model)
+    words = f"{step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}, fp32"
+    lengths = {"tgt_len": shape.tgt_len, "mem_len": shape.mem_len}
+    return StepFacts.from_dict({**fit.step.to_dict(), **lengths, "words": words})
+
+
+def about_phases(fit: Running) -> list[PhaseFacts]:
+    return [
+        PhaseFacts(
+            name=part.name,
+            title=part.title,
+            planned=part.planned,
+            note=part.note,
+            seconds=fit.progress.seconds(part.name),
+            left_out=fit.progress.left_out(part.name),
+        )
+        for part in fit.plan
+    ]
+
+
+def searched(fit: Running) -> dict[str, Any] | None:
+    """What the search for placements found."""
+    file = fit.path / SEARCH / SEARCHED
+    return read_json(file) if file.is_file() else None
+
+
+def about_profile(fit: Running, found: Profiled) -> ProfileFacts | None:
+    if found.profile is None:
+        return None
+    return ProfileFacts(fit.progress.seconds(Profiled.PHASE), found.median_error, found.p90_error)
+
+
+def about_device(threads: int) -> DeviceFacts:
+    here = describe_device(threads)
+    return DeviceFacts(here.cpu, here.cores, here.threads, here.torch, here.ram_bytes)
+
+
+def repeats(fit: Running) -> list[str]:
+    path, words = quote(str(fit.path)), opening(prompt_of(fit).splitlines()[0], most=32)
+    return [
+        f"parformer generate {path} --prompt {quote(words)}",
+        f"parformer evaluate {path}",
+        f"parformer train {quote(str(fit.path / CONFIG))} --run again",
+    ]
+
+
+def warnings_of(fit: Running, chosen: ModelFacts | None, text: TextFacts | None) -> list[str]:
+    said = []
+    if chosen is not None and chosen.broken:
+        said.append(
+            "The model that is handed over breaks a limit by the last measurement; with more time, "
+            "or a somewhat lower --limit, the search keeps clear of it."
+        )
+    for split, one in (text.overlap if text else {}).items():
+        if one.crowded:
+            said.append(
+                f"{one.shared:.1%} of the {split} text's 50-byte windows stand in the training "
+                "text word for word: whoever copies looks better here than on new text "
+                f"(parformer data {quote(fit.request.corpus)})."
+            )
+    return said

@@ -1,0 +1,211 @@
+"""What does each phase of a fit find?
+
+The journal keeps these as JSON, phase by phase, under the names that version 0.1 gave them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from parformer.config import ModelConfig
+from parformer.data.overlap import Overlap
+from parformer.evaluate.counting import References
+from parformer.measure.profile import Profile
+from parformer.recipe import Recipe
+from parformer.records import Record
+
+Curve = tuple[tuple[int, float], ...]
+"""Losses by update."""
+
+BASELINE = "baseline"
+
+
+class PhaseResult(Record):
+    """What a phase found."""
+
+    __slots__ = ()
+    PHASE: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class TextFacts(PhaseResult):
+    """The text as tokens, which stay on disk; its measures, and what counting makes of it."""
+
+    PHASE = "text"
+    identity: str
+    tokens: int
+    bytes: int
+    vocabulary: int
+    overlap: dict[str, Overlap]
+    references: dict[str, References]
+
+
+@dataclass(frozen=True)
+class Baseline(PhaseResult):
+    """The interleaved model, as large as the time and the limits allow, and what it costs."""
+
+    PHASE = "size"
+    recipe: Recipe
+    figures: dict[str, float]
+    limits: dict[str, float]
+    """In seconds, bytes and counts."""
+
+
+@dataclass(frozen=True)
+class Profiled(PhaseResult):
+    """Block costs on this device; nothing where that is left out."""
+
+    PHASE = "profile"
+    profile: Profile | None = None
+    median_error: float | None = None
+    p90_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Placed(PhaseResult):
+    """Where a supernet put the blocks; nothing where that is left out."""
+
+    PHASE = "search"
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class Seen(Record):
+    """A figure of every set of sizes that a search looked at, and the unbeaten ones."""
+
+    visited: dict[str, tuple[float, ...]]
+    front: tuple[dict[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Finalist(Record):
+    """A model that enters the contest."""
+
+    name: str
+    title: str
+    how: str
+    config: ModelConfig
+    figures: dict[str, float]
+    """Counted, and measured beside the baseline."""
+    eligible: bool
+    """Whether it keeps the limits, and so may be chosen."""
+
+
+@dataclass(frozen=True)
+class Finalists(PhaseResult):
+    """The baseline, and every placement in the sizes that fit."""
+
+    PHASE = "sizes"
+    models: tuple[Finalist, ...]
+    pictures: dict[str, Seen]
+
+
+@dataclass(frozen=True)
+class Paces(PhaseResult):
+    """Seconds of an update of every finalist, and of a token in validation."""
+
+    PHASE = "rates.paces"
+    updates: dict[str, float]
+    token: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.updates, "token": self.token}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
+        numbers = {name: float(value) for name, value in values.items()}
+        return cls(token=numbers.pop("token", 0.0), updates=numbers)
+
+
+@dataclass(frozen=True)
+class Tried(Record):
+    """A short training at one rate."""
+
+    rate: float
+    loss: float | None
+    """On validation text; None where its numbers were no longer finite."""
+    stuck: bool = False
+    """Whether it still knew nothing but how frequent each token is."""
+    curve: Curve = ()
+    """Losses on the text trained on, by update."""
+
+    @property
+    def standing(self) -> float:
+        """What it is compared by: a loss on the plateau says nothing about its rate."""
+        return math.inf if self.loss is None or self.stuck else self.loss
+
+
+@dataclass(frozen=True)
+class RatesOf(Record):
+    """The rates that a finalist tried, and the one it was given."""
+
+    rates: tuple[Tried, ...]
+    rate: float
+
+
+@dataclass(frozen=True)
+class Rates(PhaseResult):
+    """The learning rate of each finalist."""
+
+    PHASE = "rates"
+    steps: int
+    models: dict[str, RatesOf]
+
+
+@dataclass(frozen=True)
+class Dropped(Record):
+    """When and why a finalist did not go on."""
+
+    step: int
+    """Updates that it had; 0 if it was not begun."""
+    loss: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Contestant(Record):
+    """How a finalist did."""
+
+    dropped: Dropped | None
+    segments: tuple[float, ...] | None = None
+    """Mean losses on stretches of validation text, after all of its training."""
+    learned: bool | None = None
+    """Whether that is more than pairs of tokens, which anybody can count."""
+    steps: int | None = None
+    """Updates that it had where the time did not last; None for those of all."""
+
+
+@dataclass(frozen=True)
+class Contest(PhaseResult):
+    """All finalists after equally many updates, and the best of those that may be chosen."""
+
+    PHASE = "contest"
+    steps: int
+    models: dict[str, Contestant]
+    best: str
+
+    def steps_of(self, name: str) -> int:
+        own = self.models[name].steps
+        return self.steps if own is None else own
+
+
+@dataclass(frozen=True)
+class Seeds(PhaseResult):
+    """Baseline and best again, with other seeds: losses of segments by seed and name."""
+
+    PHASE = "seeds"
+    seeds: dict[int, dict[str, tuple[float, ...]]]
+
+
+@dataclass(frozen=True)
+class Winner(PhaseResult):
+    """Which training's model is handed over."""
+
+    PHASE = "winner"
+    name: str
+    run: str
+    steps: int
+    retrained: bool

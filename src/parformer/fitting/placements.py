@@ -1,0 +1,106 @@
+"""Which blocks in which order may enter the contest: by rule, and as a search places them?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from parformer.errors import ConfigError, CorpusError, TrainingError
+from parformer.fitting.phases import Placed
+from parformer.fitting.running import OutOfTime, Running
+from parformer.pattern import Pattern, par
+from parformer.recipe import Recipe, SearchConfig, read_recipe
+from parformer.search.placement.job import search_differentiable
+
+SEARCH = "search"
+"""The folder of the search, and the name of its phase."""
+DEPTHS = (1, 0.75, 0.5)
+"""Blocks of a placement by rule, in multiples of the baseline's."""
+REACH = (0.3, 0.97)
+"""Limits between these multiples of the baseline steer the search for placements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which blocks in which order, and where that came from."""
+
+    name: str
+    title: str
+    how: str
+    patterns: tuple[Pattern, ...]
+    """Of one depth or several, the deepest first."""
+
+
+def placements(layers: int, letters: str, found: str) -> list[Placement]:
+    """What may be compared: by rule, and found by a search if there was one.
+
+    >>> [(one.name, str(one.patterns[-1])) for one in placements(12, "rsf", "")]
+    [('interleaved', '(sf)x3'), ('par', 's (f)x5'), ('recurrent', '(rf)x3')]
+    """
+    depths = list(dict.fromkeys(max(2, 2 * round(share * layers / 2)) for share in DEPTHS))
+    rule = "one block in five is attention, in the first two thirds"
+    turns = "attention and feed-forward in turn"
+    known = [
+        Placement("interleaved", "Interleaved, resized", turns, in_turn("sf", depths)),
+        Placement("par", "PAR's rule", rule, tuple(map(par, depths))),
+    ]
+    if "r" in letters:
+        place = "recurrence in the place of attention"
+        known.append(Placement("recurrent", "Recurrence", place, in_turn("rf", depths)))
+    seen = {pattern for placement in known for pattern in placement.patterns}
+    if found and (pattern := Pattern.parse(found)) not in seen and pattern.letters.strip("i"):
+        known.append(Placement("found", "Found", "where the search put the blocks", (pattern,)))
+    return known
+
+
+def in_turn(letters: str, depths: Sequence[int]) -> tuple[Pattern, ...]:
+    return tuple(Pattern.parse(letters * (depth // len(letters))) for depth in depths)
+
+
+def search(fit: Running) -> Placed:
+    """Where a supernet puts the blocks; nothing where there is no time or too little text."""
+    seconds = fit.seconds_for(SEARCH)
+    if fit.by_clock and not seconds:
+        return Placed()
+    try:
+        found = search_differentiable(
+            search_recipe(fit, seconds),
+            fit.path / SEARCH,
+            watch=fit.impatient(),
+            command="parformer fit",
+        )
+    except OutOfTime:
+        fit.leave_out(SEARCH)
+        return Placed()
+    except (ConfigError, CorpusError, TrainingError) as error:
+        fit.watch.notice(f"No search for placements, only those by rule: {error}")
+        fit.progress.leave_out(SEARCH, f"only placements by rule take part: {error}")
+        return Placed()
+    if not found.finished:
+        raise KeyboardInterrupt
+    return Placed(str(found.found["pattern"]))
+
+
+def search_recipe(fit: Running, seconds: float) -> Recipe:
+    known = read_recipe("pocket-search").search or SearchConfig()
+    return replace(fit.baseline.recipe, search=known).replaced(
+        {
+            "search.choices": fit.request.choices,
+            "search.limit": steering(fit),
+            "train.time": 0.8 * seconds,
+            "train.steps": max(30, fit.request.steps or 0),
+            "train.warmup": 100 if seconds else 3,
+            "train.evaluate_tokens": 1024,
+            "train.final_tokens": 1024,
+        }
+    )
+
+
+def steering(fit: Running) -> str:
+    """The limit that the search for placements is told, as a multiple of the baseline."""
+    for metric in ("latency", "flops", "parameters", "state"):
+        if metric in fit.limits:
+            share = fit.limits[metric] / fit.baseline.figures[metric]
+            if REACH[0] <= share <= REACH[1]:
+                return f"{metric}={share:.4g}x"
+    return ""

@@ -1,0 +1,224 @@
+"""What is a fit asked for?
+
+>>> request = FitRequest(corpus="python-source", limits=("latency=0.8x",), time=360.0)
+>>> request.bounds[0].most, request.folder
+(0.8, PosixPath('runs/fit-python-source'))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from parformer.errors import ConfigError
+from parformer.fields import check_names, fit_fields, need_at_least
+from parformer.pattern import Pattern
+from parformer.recipe import Recipe, read_recipe
+from parformer.search.limits import Limit, read_limits
+
+FAMILIES = {"transformer-xl": "pocket", "gpt2": "gpt2-pocket", "llama": "llama-pocket"}
+"""The preset that a family's models are like, in all but their sizes."""
+
+KINDS = ("byte", "used-bytes", "character", "word", "bpe")
+"""What a token may be."""
+
+USUAL, SHORTEST = 600.0, 60.0
+"""Seconds where none are given, and below which nothing can be said about any model."""
+
+NO_MORE = "latency=1x"
+"""The limit where none is given: no slower than the baseline."""
+
+MAY_CHANGE = ("watts", "grid", "price", "currency", "local")
+"""What only a report says, or how a text is found: a run may be asked with another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest:
+    """A text and a budget, and what may be done with them; to go on, a run alone."""
+
+    corpus: str = ""
+    """A corpus by name, or a file, folder or glob of text; see 'parformer data'; not needed to
+    go on."""
+    limits: tuple[str, ...] = ()
+    """At most, such as latency=20ms, memory=200MB, flops=5G, parameters=50M, state=1MB, or a
+    multiple of the interleaved baseline's: latency=0.7x; may be given several times."""
+    time: float | None = None
+    """For everything, such as 10m or 2h."""
+    steps: int | None = None
+    """Updates of each finalist, in place of a time."""
+    run: str = ""
+    """The folder for everything; the same one goes on where it stopped."""
+    local: str = ""
+    """A local copy of a published corpus."""
+    tokenizer: str = "byte"
+    """What a token is: byte, used-bytes, character, word or bpe."""
+    family: str = "transformer-xl"
+    """Positions, norms and masks of all models: transformer-xl, gpt2 or llama."""
+    choices: str = "rsfi"
+    """Blocks to place: s attention, f feed-forward, r recurrence, i nothing."""
+    margin: float = 0.01
+    """At par means within this share of the baseline's loss."""
+    seed: int = 0
+    """Decides first weights and the order of the text."""
+    tgt_len: int = 0
+    """New tokens of the step; 0 means as trained."""
+    mem_len: int = -1
+    """Remembered tokens before them; -1 means as trained."""
+    threads: int = 1
+    """Threads that latency is measured with."""
+    watts: float = 0.0
+    """Power drawn while it runs; 0 means 10 for a core."""
+    grid: float = 0.4
+    """Kilograms of CO₂ for a kWh."""
+    price: float = 0.3
+    """Money for a kWh."""
+    currency: str = "EUR"
+    """What that money is."""
+
+    def __post_init__(self) -> None:
+        for name in ("corpus", "run", "local"):
+            object.__setattr__(self, name, _as_place(name, getattr(self, name)))
+        given = (self.limits,) if isinstance(self.limits, str) else tuple(self.limits)
+        object.__setattr__(self, "limits", given)
+        fit_fields(self)
+        if not self.corpus:
+            self._refuse_more_than_a_run()
+            return
+        if self.family not in FAMILIES:
+            raise ConfigError(f"cannot fit family {self.family!r}; known: {', '.join(FAMILIES)}")
+        if self.tokenizer not in KINDS:
+            raise ConfigError(f"unknown tokenizer {self.tokenizer!r}; known: {', '.join(KINDS)}")
+        for name, least in (("seed", 0), ("threads", 1), ("tgt_len", 0), ("mem_len", -1)):
+            need_at_least(name, getattr(self, name), least)
+        self._check_length()
+        self._check_shares()
+        self._check_choices()
+        read_limits(self.limits)
+
+    def _refuse_more_than_a_run(self) -> None:
+        if not self.run:
+            raise ConfigError(
+                "there is no text to fit: name a CORPUS, such as python-source, or the --run to "
+                "go on with"
+            )
+        for field in fields(self):
+            if field.name != "run" and getattr(self, field.name) != field.default:
+                raise ConfigError(
+                    f"--{field.name.replace('_', '-')} belongs to a new fit; to go on, give --run "
+                    "alone, or name the CORPUS too"
+                )
+
+    def _check_length(self) -> None:
+        if self.steps is not None and self.time is not None:
+            raise ConfigError(
+                f"time={self.time:g} and steps={self.steps} are two lengths; give one of them"
+            )
+        if self.steps is not None:
+            need_at_least("--steps", self.steps, 1)
+        elif self.seconds < SHORTEST:
+            raise ConfigError(
+                f"{self.seconds:g} s are too short to train and compare models; "
+                f"give --time {SHORTEST / 60:g}m or more"
+            )
+
+    def _check_shares(self) -> None:
+        if not 0 < self.margin < 1:
+            raise ConfigError(
+                f"--margin is a share of the loss between 0 and 1, got {self.margin:g}"
+            )
+        for name in ("watts", "grid", "price"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"--{name} must not be negative, got {getattr(self, name):g}")
+
+    def _check_choices(self) -> None:
+        blocks = Pattern.parse(self.choices)
+        if any(spec.options or spec.inside for spec in blocks):
+            raise ConfigError(
+                f"--choices {self.choices!r} are letters alone: sizes are found; write rsfi"
+            )
+        for needed, why in (("s", "the baseline has attention"), ("f", "so have all models")):
+            if needed not in self.letters:
+                raise ConfigError(f"--choices {self.choices!r} lack {needed!r}: {why}; add it")
+
+    @property
+    def folder(self) -> Path:
+        """Where everything goes."""
+        name = re.sub(r"[^\w.]+", "-", f"fit-{Path(self.corpus).stem}").strip("-.")
+        return Path(self.run) if self.run else Path("runs") / name
+
+    @property
+    def seconds(self) -> float:
+        """For everything; 0 in a fit by updates, which asks no clock."""
+        if self.steps is not None:
+            return 0.0
+        return USUAL if self.time is None else self.time
+
+    @property
+    def bounds(self) -> tuple[Limit, ...]:
+        """The limits; without any, the baseline's own latency."""
+        return read_limits(self.limits or (NO_MORE,))
+
+    @property
+    def multiples(self) -> dict[str, float]:
+        """The limits that are multiples of the baseline's figures."""
+        return {bound.metric: bound.most for bound in self.bounds if bound.relative}
+
+    @property
+    def letters(self) -> str:
+        """The blocks to choose from."""
+        return "".join(dict.fromkeys(spec.letter for spec in Pattern.parse(self.choices)))
+
+    @property
+    def preset(self) -> str:
+        """What the models are like, in all but their sizes."""
+        return FAMILIES[self.family]
+
+    def recipe(self) -> Recipe:
+        """How models of this family are trained, before their sizes are known."""
+        changes: dict[str, object] = {
+            "data.corpus": self.corpus,
+            "data.local": self.local,
+            "data.tokenizer": self.tokenizer,
+            "train.seed": self.seed,
+            "train.compile": "off",
+        }
+        if self.tokenizer != "bpe":
+            changes["data.vocab_size"] = 0
+        return read_recipe(self.preset, changes)
+
+    def refuse_another(self, asked: FitRequest, path: Path) -> None:
+        """A run answers one question; what only its report says may change."""
+        asked = replace(asked, run=self.run, **{n: getattr(self, n) for n in MAY_CHANGE})
+        old, new = self.to_dict(), asked.to_dict()
+        for name in old:
+            if old[name] != new[name]:
+                raise ConfigError(
+                    f"{name} is {old[name]!r} in the run {str(path)!r} and {new[name]!r} now; "
+                    "leave it as it was, or choose another --run"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a run keeps it: everything but its own folder."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "run"}
+        length = {"time": self.seconds, "steps": self.steps or 0}
+        return values | length | {"limits": list(self.limits)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        check_names(values, [field.name for field in fields(cls)], "field of a fit")
+        steps = values.get("steps") or None
+        time = None if steps else values.get("time")
+        return cls(**{**values, "steps": steps, "time": time})
+
+
+def _as_place(name: str, value: object) -> str:
+    """A name or path as a text that a file system can take."""
+    text = str(value) if isinstance(value, Path) else value
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} must be a text or a path, got {value!r}")
+    if "\0" in text:
+        raise ConfigError(f"{name} {text!r} holds a NUL character; no file can be called so")
+    return text

@@ -1,0 +1,246 @@
+"""What do all phases of a fit share: the request, the journal, the text, the clock, the meter?"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from parformer.config import ModelConfig
+from parformer.costs import cost
+from parformer.data.corpora import Corpus
+from parformer.data.overlap import overlaps
+from parformer.data.tokens import Prepared
+from parformer.evaluate.counting import References, references_of
+from parformer.events import Event, Part, Watch
+from parformer.fitting.phases import Baseline, Finalist, Finalists, Paces, TextFacts
+from parformer.fitting.progress import Clock, Progress
+from parformer.fitting.request import FitRequest
+from parformer.fitting.timetable import counted, plan, share_out
+from parformer.measure.readings import Meter, Step, measure_here
+from parformer.recipe import Recipe
+from parformer.search.sizes.objectives import Figures, countable
+from parformer.train.alike import Alike, Trained
+from parformer.train.job import as_tokens, find_text
+from parformer.train.loop import sample
+from parformer.train.plateau import on_plateau
+
+TRAININGS = "trainings"
+ROUNDS = 10
+"""How often a model is timed while sizes are looked for."""
+EVALUATED = 65_536
+"""Tokens of the valid split that models are compared on."""
+TESTED = 131_072
+"""Tokens of the test split that the baseline and the model handed over are looked at with."""
+GLANCE = 16_384
+"""Tokens that a validation during a training looks at."""
+LOOKS = 6
+"""Validations during a training."""
+
+
+class OutOfTime(Exception):
+    """Work that can be done without took half of all the time that was left."""
+
+
+@dataclass
+class Running:
+    """One fit in its run folder."""
+
+    progress: Progress
+    path: Path
+    watch: Watch
+    meter: Meter = measure_here
+    cache: Path | None = None
+    """Where block costs are kept; the user's cache folder unless given."""
+    clock: Clock = time.monotonic
+    slowness: float = field(default=1.0, init=False)
+    """How many times as long as when it was timed an update takes by now, and at least 1."""
+
+    @property
+    def request(self) -> FitRequest:
+        return self.progress.request
+
+    @cached_property
+    def plan(self) -> tuple[Part, ...]:
+        """The phases, as they were planned in the beginning."""
+        return counted() if self.request.steps else plan(self.request.seconds)
+
+    @cached_property
+    def planned(self) -> dict[str, float]:
+        """Seconds by phase; 0 for one that is left out, and for all in a fit by updates."""
+        return {part.name: part.planned for part in self.plan}
+
+    @property
+    def by_clock(self) -> bool:
+        return not self.request.steps
+
+    @property
+    def left(self) -> float:
+        """Seconds that remain of the time for everything; no end of them in a fit by updates."""
+        return max(0.0, self.request.seconds - self.progress.spent) if self.by_clock else math.inf
+
+    @property
+    def left_to_train(self) -> float:
+        """The same without what the report takes at the pace of now."""
+        return self.left - self.planned["report"] * min(self.slowness, 3.0)
+
+    def late(self) -> bool:
+        """Whether there is no more time but for the report."""
+        return self.left_to_train <= 0
+
+    def seconds_for(self, phase: str) -> float:
+        """What a phase gets of the time that is left: less than planned where others took more.
+
+        0 where it is too little to say anything; then the phase is left out.
+        """
+        names = list(self.planned)
+        ahead = [n for n in names[names.index(phase) :] if self.planned[n] and n != "report"]
+        if phase not in ahead:
+            return 0.0
+        return share_out(max(0.0, self.left_to_train), ahead)[phase]
+
+    def impatient(self) -> Watch:
+        """For work that can be done without: it ends once it has taken half of what was left."""
+        most = self.left_to_train / 2
+
+        def tell(event: Event) -> None:
+            self.watch.tell(event)
+            if self.left_to_train < most:
+                raise OutOfTime
+
+        return Watch(tell)
+
+    def leave_out(self, phase: str) -> None:
+        """Say, and write down, that a phase that was planned is given up."""
+        why = f"left out: {self.left:,.0f} s were left, which is too little for it"
+        self.progress.leave_out(phase, why)
+        title = next(part.title for part in self.plan if part.name == phase)
+        self.watch.notice(f"No time to {title}: {self.left:,.0f} s are left.")
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The text; another one than the fit began with is refused."""
+        recipe, known = self.request.recipe(), self.progress.found(TextFacts)
+        if known is not None:
+            recipe = recipe.replaced({"data.identity": known.identity})
+        return find_text(recipe, self.watch, self.path)
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The text as tokens."""
+        return as_tokens(self.corpus, self.request.recipe(), self.watch)
+
+    @cached_property
+    def references(self) -> dict[str, References]:
+        """What plain counting reaches on the tokens that models are judged by."""
+        return self.progress.need(TextFacts).references
+
+    def stuck(self, loss: float) -> bool:
+        """Whether a loss on validation text tells of nothing but frequencies of tokens."""
+        return on_plateau(loss, self.references["valid"].unigram)
+
+    def learned(self, loss: float) -> bool:
+        """Whether it tells of more than pairs of tokens, which anybody can count."""
+        return loss < self.references["valid"].bigram
+
+    @cached_property
+    def step(self) -> Step:
+        """What is measured of every model."""
+        asked = self.request
+        return Step(
+            tgt_len=asked.tgt_len or None,
+            mem_len=None if asked.mem_len < 0 else asked.mem_len,
+            threads=asked.threads,
+            rounds=ROUNDS,
+        )
+
+    def counts(self, config: ModelConfig) -> Figures:
+        """What can be counted of a model's step."""
+        shape = self.step.shape(config)
+        return countable(cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len))
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        return self.progress.need(Baseline)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """In seconds, bytes and counts."""
+        return self.baseline.limits
+
+    @cached_property
+    def finalists(self) -> dict[str, Finalist]:
+        """The models of the contest by name, the baseline first."""
+        return {one.name: one for one in self.progress.need(Finalists).models}
+
+    @property
+    def eligible(self) -> list[str]:
+        """Those that keep the limits."""
+        return [name for name, one in self.finalists.items() if one.eligible]
+
+    @cached_property
+    def alike(self) -> Alike:
+        """All trainings; by the clock, they end when only the report has time left."""
+        return Alike(self.path / TRAININGS, self.prepared, self.watch, self.late, self.clock)
+
+    def train(
+        self, recipe: Recipe, name: str, *, until: int | None = None, end: int | None = None
+    ) -> Trained | None:
+        """Train one of the models, and see how the machine keeps up."""
+        trained = self.alike.run(recipe, name, until=until, end=end)
+        if trained is not None and trained.pace is not None and self.by_clock:
+            known = [m for m, one in self.finalists.items() if one.config == recipe.model]
+            expected = self.progress.need(Paces).updates[known[0]]
+            self.slowness = max(1.0, trained.pace / expected)
+        return trained
+
+    def pace(self, name: str) -> float:
+        """Seconds of an update of a finalist, at the pace of now."""
+        return self.progress.need(Paces).updates[name] * self.slowness
+
+    def token_pace(self) -> float:
+        """Seconds of a token in validation, likewise."""
+        return self.progress.need(Paces).token * self.slowness
+
+    def recipe_of(
+        self, name: str, steps: int, rate: float, *, seed: int = 0, looks: int = LOOKS
+    ) -> Recipe:
+        """How one of the models is trained; all alike, but for the rate."""
+        return replace(self.baseline.recipe, model=self.finalists[name].config).replaced(
+            {
+                "train.steps": steps,
+                "train.time": 0.0,
+                "train.warmup": max(1, steps // 10),
+                "train.learning_rate": rate,
+                "train.seed": self.request.seed + seed,
+                "train.evaluate_every": max(1, steps // looks),
+                "train.evaluate_tokens": GLANCE,
+                "train.final_tokens": 1024,
+            }
+        )
+
+
+def count_references(prepared: Prepared) -> dict[str, References]:
+    """What counting reaches, on the very stretches of text that models are judged by."""
+    most = {"valid": EVALUATED, "test": TESTED}
+    samples = {
+        split: sample(prepared.splits[split].tokens, limit)
+        for split, limit in most.items()
+        if split in prepared.splits
+    }
+    return references_of(prepared, {s: t for s, t in samples.items() if len(t) > 1})
+
+
+def read(fit: Running) -> TextFacts:
+    """The text as tokens, its measures, and what counting makes of it."""
+    train = fit.prepared.splits["train"]
+    return TextFacts(
+        identity=fit.prepared.identity,
+        tokens=len(train.tokens),
+        bytes=train.bytes,
+        vocabulary=fit.prepared.tokenizer.size,
+        overlap=overlaps(fit.corpus),
+        references=count_references(fit.prepared),
+    )

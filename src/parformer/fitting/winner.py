@@ -1,0 +1,66 @@
+"""What is done with the time that a contest leaves: more seeds, and a longer training?"""
+
+from __future__ import annotations
+
+from parformer.fitting.contest import rate_of, segments
+from parformer.fitting.phases import BASELINE, Contest, Seeds, Winner
+from parformer.fitting.running import EVALUATED, GLANCE, Running
+
+LONGER = 1.3
+"""How much longer than in the contest a winner's training must be to be worth while."""
+MOST_SEEDS = 4
+"""Seeds besides the first, however long the time."""
+
+
+def seeds(fit: Running) -> Seeds:
+    """Baseline and best again, with as many other seeds as there is time for."""
+    ended = fit.progress.need(Contest)
+    both = (BASELINE, ended.best)
+    if not fit.planned["seeds"] or ended.best == BASELINE:
+        return Seeds({})
+    if not all(ended.models[name].learned for name in both):
+        return Seeds({})
+
+    def affordable() -> float:
+        each = ended.steps * sum(map(fit.pace, both)) + 2 * EVALUATED * fit.token_pace()
+        return min(MOST_SEEDS, int(fit.seconds_for("seeds") / each))
+
+    count = int(fit.progress.number("seeds.count", affordable))
+    if not count:
+        fit.leave_out("seeds")
+    found: dict[int, dict[str, tuple[float, ...]]] = {}
+    for seed in range(1, count + 1):
+        losses = {}
+        for name in both:
+            fit.watch.notice(f"{name} with seed {fit.request.seed + seed}")
+            recipe = fit.recipe_of(name, ended.steps, rate_of(fit, name), seed=seed)
+            trained = fit.train(recipe, f"{name}-seed-{seed}")
+            # one that the time ended early has no rival of as many updates
+            if trained is not None and trained.steps == ended.steps:
+                losses[name] = tuple(segments(fit, trained.path).tolist())
+        if len(losses) == 2:
+            found[seed] = losses
+    return Seeds(found)
+
+
+def winner(fit: Running) -> Winner:
+    """The best once more, from scratch and for longer, if the time allows that."""
+    ended = fit.progress.need(Contest)
+    name, steps = ended.best, ended.steps_of(ended.best)
+    kept = Winner(name, name, steps, False)
+
+    def affordable() -> float:
+        if fit.request.steps:
+            return 2 * fit.request.steps
+        looking = 7 * GLANCE * fit.token_pace() + 1.0
+        return max(0, int((fit.seconds_for("winner") - looking) / fit.pace(name)))
+
+    longer = int(fit.progress.number("winner.steps", affordable))
+    if longer < LONGER * steps:
+        return kept
+    rate = rate_of(fit, name)
+    trained = fit.train(fit.recipe_of(name, longer, rate), "winner")
+    before = fit.train(fit.recipe_of(name, steps, rate), name)  # it is finished
+    if trained is None or before is None or trained.loss >= before.loss:
+        return kept  # longer was not better
+    return Winner(name, "winner", trained.steps, True)
