@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from parformer.model import load as load
     from parformer.naming import design as design
     from parformer.naming import show as show
+    from parformer.reproduce.job import reproduce as reproduce
     from parformer.train.request import train as train
 
 threads.settle()
@@ -51,6 +52,7 @@ __all__ = [
     "prepare",
     "preset",
     "presets",
+    "reproduce",
     "sandwich",
     "show",
     "train",
@@ -66,7 +68,7 @@ LATE = {
     "prepare": "parformer.data.request",
     "show": "parformer.naming",
 }
-PACKAGES = ("convert", "evaluate", "generate", "measure", "train")
+PACKAGES = ("convert", "evaluate", "generate", "measure", "reproduce", "train")
 """Verbs that are packages one can call, and the package for weights from elsewhere."""
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 from rich.console import Console
 
-from parformer.report.page import Made
 from parformer.report.reproduced import (
     NOTHING,
     cells,
@@ -19,11 +19,11 @@ from parformer.report.reproduced import (
     reproduced_page,
     study_table,
 )
+from parformer.reproduce.published import Page
+from parformer.reproduce.result import ReproducedRow, ReproducedStudy, ReproduceResult
 
-MADE = Made(command="parformer reproduce par-table-a2", date="2026-11-16", version="0.1.0")
 
-
-def row(**changes: Any) -> dict[str, Any]:
+def row(**changes: Any) -> ReproducedRow:
     values: dict[str, Any] = {
         "key": "parameters",
         "what": "PAR Base, parameters",
@@ -39,7 +39,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "note": "",
         "command": "",
     }
-    return values | changes
+    return ReproducedRow.from_dict(values | changes)
 
 
 RATIO = row(
@@ -76,19 +76,26 @@ LOSS = row(
 )
 
 
-def study(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def study(*rows: ReproducedRow, **changes: Any) -> ReproducedStudy:
     values: dict[str, Any] = {
         "name": "par-table-a2",
         "paper": "PAR Transformer",
         "place": "Table A2",
         "title": "Parameters",
         "note": "",
-        "rows": list(rows or (row(), RATIO, NEEDS, LOSS)),
+        "rows": [one.to_dict() for one in rows or (row(), RATIO, NEEDS, LOSS)],
         "summary": "4 rows: 1 within rounding; 2 differs; 1 without ours.",
         "seconds": 1.0,
         "receipt": "a machine, 1 thread",
     }
-    return values | changes
+    return ReproducedStudy.from_dict(values | changes)
+
+
+def page_of(*studies: ReproducedStudy) -> str:
+    command = "parformer reproduce par-table-a2"
+    return reproduced_page(
+        ReproduceResult(command=command, date="2026-11-16", version="0.1.0", studies=studies)
+    )
 
 
 def printed(what: Any, width: int = 160) -> str:
@@ -110,7 +117,7 @@ def test_figures_are_written_with_their_units() -> None:
 
 
 def test_every_way_has_a_letter_of_its_own() -> None:
-    rows = study()["rows"]
+    rows = study().rows
     ways = letters(rows)
     assert [cells(one, ways)[-1] for one in rows] == ["a", "b", "c", "d"]
     assert letters([rows[0], rows[0]]) == {"exact count": "a"}
@@ -132,8 +139,10 @@ def test_markup_in_a_name_stays_text() -> None:
 
 
 def test_the_list_says_how_long() -> None:
-    rows = [{"name": "a-table-1", "title": "What", "work": "exact count", "minutes": 0}]
-    shown = printed(list_table([*rows, {**rows[0], "name": "b", "minutes": 5}]))
+    first = Page(
+        name="a-table-1", paper="par", place="Table 1", title="What", work=("count",), minutes=0
+    )
+    shown = printed(list_table([first, replace(first, name="b", minutes=5)]))
     assert "a-table-1" in shown
     assert "no time" in shown
     assert "5 minutes" in shown
@@ -154,7 +163,7 @@ def test_the_page_escapes_whatever_comes_from_outside() -> None:
     bad = "<img src=x onerror=alert(1)>"
     nasty = row(what=bad, says=bad, how=bad, note=bad, published=None)
     whole = study(nasty, RATIO, row(), title=bad, note=bad, receipt=bad, summary=bad)
-    text = reproduced_page([whole], MADE)
+    text = page_of(whole)
     tags = Tags()
     tags.feed(text)
     assert "img" not in tags.found
@@ -162,7 +171,7 @@ def test_the_page_escapes_whatever_comes_from_outside() -> None:
 
 
 def test_the_page_is_one_file_that_follows_light_and_dark() -> None:
-    text = reproduced_page([study(), study(name="other")], MADE)
+    text = page_of(study(), study(name="other"))
     assert "prefers-color-scheme: dark" in text
     assert "default-src 'none'" in text
     assert "<link" not in text.partition("<script>")[0]
@@ -171,12 +180,12 @@ def test_the_page_is_one_file_that_follows_light_and_dark() -> None:
 
 
 def test_a_study_that_was_left_out_says_why() -> None:
-    left = study(name="lts-figure-3") | {"rows": [], "summary": "Left out: it takes --models"}
-    text = reproduced_page([left, study()], MADE)
+    left = study(name="lts-figure-3", rows=[], summary="Left out: it takes --models")
+    text = page_of(left, study())
     assert "Left out: it takes --models" in text
     assert "Left out" in printed(study_table(left))
 
 
 def test_without_anything_to_compare_there_is_no_picture() -> None:
-    text = reproduced_page([study(NEEDS)], MADE)
+    text = page_of(study(NEEDS))
     assert "How far is ours" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -11,14 +12,18 @@ from types import MappingProxyType
 
 import pytest
 
+import parformer as pf
 from parformer import reproduce as package
 from parformer.errors import ConfigError
+from parformer.events import Notice, Watch
 from parformer.reproduce import job, par, published, srupp
 from parformer.reproduce import study as studies
 from parformer.reproduce.job import find_studies
 from parformer.reproduce.published import Line, Number, Page, expand, read_number, read_pages
 from parformer.reproduce.registry import STUDIES
-from parformer.reproduce.study import Ours, Result, Row, in_words
+from parformer.reproduce.request import ReproduceRequest
+from parformer.reproduce.result import ReproduceResult
+from parformer.reproduce.study import Ours, Row, StudyRun, in_words
 from tests.reproduce.benches import quick_bench, write_models
 
 PAGES = read_pages()
@@ -54,8 +59,8 @@ def table_of_models() -> Path:
     return write_models(Path(tempfile.mkdtemp()) / "models.csv")
 
 
-def run_anew(name: str) -> Result:
-    (result,) = job.reproduce([name], quick_bench(models=table_of_models(), sample=5))
+def run_anew(name: str) -> StudyRun:
+    (result,) = job.run_studies([name], quick_bench(models=table_of_models(), sample=5))
     return result
 
 
@@ -88,7 +93,7 @@ def test_exact_counts_agree_with_the_paper_to_the_digits_printed(name: str) -> N
         if row.ours is not None and row.how in COUNTED and row.line.number is not None:
             if (name, row.line.key) in KNOWN:
                 assert row.verdict == studies.KNOWN
-                assert row.line.known in row.to_dict()["note"]
+                assert row.line.known in row.told().note
             elif row.line.number.bound:
                 assert row.verdict == "holds", row.line.key
             else:
@@ -196,9 +201,9 @@ def test_differences_are_in_percent_or_points() -> None:
 
 def test_what_is_no_number_becomes_null() -> None:
     nothing = float("nan")
-    values = row_of(Ours(nothing, "m", (nothing, nothing)), value="5").to_dict()
-    assert (values["ours"], values["difference"], values["verdict"]) == (None, None, "")
-    assert values["interval"] is None
+    told = row_of(Ours(nothing, "m", (nothing, nothing)), value="5").told()
+    assert (told.ours, told.difference, told.verdict) == (None, None, "")
+    assert told.interval is None
 
 
 # Names
@@ -216,9 +221,71 @@ def test_an_unknown_name_gets_the_nearest() -> None:
 
 
 def test_of_several_studies_those_without_a_table_are_left_out() -> None:
-    left, ran = job.reproduce(["lts-figure-3", "par-table-a1"], quick_bench())
+    left, ran = job.run_studies(["lts-figure-3", "par-table-a1"], quick_bench())
     assert "--models" in left.summary
     assert "archai" in left.summary
     assert ran.summary == "6 rows: 6 exactly."
     with pytest.raises(ConfigError, match="--models"):
-        job.reproduce(["lts-figure-3"], quick_bench())
+        job.run_studies(["lts-figure-3"], quick_bench())
+
+
+# From Python
+
+
+def test_the_verb_is_a_function_with_a_typed_result(tmp_path: Path) -> None:
+    result = pf.reproduce(names=["par-table-a1", "lts-table-5"], run=tmp_path / "run")
+    assert [study.name for study in result.studies] == ["par-table-a1", "lts-table-5"]
+    assert result.studies[0].summary == "6 rows: 6 exactly."
+    assert ReproduceResult.load(tmp_path / "run") == result
+    assert (tmp_path / "run" / "report.html").is_file()
+    counted = pf.reproduce(names="par-table-a1")
+    assert counted.report is None
+
+
+def test_files_of_version_0_1_load(tmp_path: Path) -> None:
+    old = {"command": "c", "date": "d", "version": "0.1.0", "studies": []}
+    row = {
+        "key": "k", "what": "w", "unit": "M", "published": None, "says": "no number", "ours": 1.5,
+        "interval": [1.0, 2.0], "difference": None, "difference_unit": "%", "verdict": "",
+        "how": "exact count", "note": "", "command": "",
+    }  # fmt: skip
+    study = {
+        "name": "n", "paper": "p", "place": "Table 1", "title": "t", "note": "", "rows": [row],
+        "summary": "1 row.", "seconds": 0.1, "receipt": "",
+    }  # fmt: skip
+    (tmp_path / ReproduceResult.FILE).write_text(json.dumps(old | {"studies": [study]}))
+    result = ReproduceResult.load(tmp_path)
+    assert result.studies[0].rows[0].interval == (1.0, 2.0)
+    assert result.studies[0].to_dict() == study
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"names": ["none"]}, "no table or figure is called 'none'"),
+        ({"steps": 0}, "--steps must be at least 1"),
+        ({"steps": 5, "time": 60.0}, "two lengths"),
+        ({"seeds": 0}, "--seeds"),
+        ({"models": "nowhere.csv"}, "no such file"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ReproduceRequest(**({"names": ("par-table-1",)} | changes))  # type: ignore[arg-type]
+
+
+def test_only_what_takes_time_has_a_folder_of_its_own() -> None:
+    assert ReproduceRequest(names=("par-table-a1",)).folder is None
+    assert ReproduceRequest(names=("par-table-1",)).folder == Path("runs/reproduce-par-table-1")
+    assert ReproduceRequest(names=("par",)).folder == Path("runs/reproduce")
+
+
+def test_whoever_has_no_terminal_gets_a_line_for_every_measurement() -> None:
+    said: list[str] = []
+    watch = Watch(lambda event: said.extend([event.text] if isinstance(event, Notice) else []))
+    job.run_studies(["par-table-2", "lts-figure-15"], quick_bench(watch=watch, rounds=8))
+    assert said == [
+        "Measuring txl, sandwich and par, 8 rounds",
+        "Measuring txl, sandwich and par, 8 rounds",
+        "Measuring 24 models, 8 rounds",
+    ]

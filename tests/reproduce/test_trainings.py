@@ -38,7 +38,7 @@ def test_all_models_get_as_many_updates_and_are_compared(bench: Workbench) -> No
     trained = train_pocket(bench, "test", RECIPES)
     assert trained is not None
     curves = {name: curves[0] for name, curves in trained.curves.items()}
-    assert {curve.result["steps"] for curve in curves.values()} == {4}
+    assert {curve.trained.steps for curve in curves.values()} == {4}
     ours = trained.more_loss("none", "interleaved")
     expected = 100 * (curves["none"].test_loss / curves["interleaved"].test_loss - 1)
     assert ours.value == pytest.approx(expected)
@@ -80,8 +80,9 @@ def test_several_seeds_give_an_interval(bench: Workbench) -> None:
 def test_a_stopped_training_says_how_to_go_on(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainings, "train_model", lambda *_, **__: Outcome(3, False, {}))
-    with pytest.raises(Stopped, match=r"interleaved after step 3, everything is saved; .* --run"):
+    stopped = Outcome(3, False, {}, interrupted=True)
+    monkeypatch.setattr("parformer.train.alike.train", lambda *_, **__: stopped)
+    with pytest.raises(Stopped, match=r"of interleaved, everything is saved; .* --run"):
         train_pocket(bench, "test", RECIPES)
 
 
@@ -93,10 +94,10 @@ def test_too_little_time_is_refused_with_what_it_takes(bench: Workbench) -> None
 
 def test_time_decides_the_updates_once(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.steps, bench.seconds = 0, 100.0
-    paces = {"interleaved": [1.0, 2.0, 1.0], "none": [0.5, 0.5, 0.5]}
+    paces = {"interleaved": (1.0, 2.0, 1.0), "none": (0.5, 0.5, 0.5)}
     monkeypatch.setattr(trainings, "time_updates", lambda *_: paces)
     plan = trainings.make_plan(bench, "test", RECIPES)
-    assert plan["steps"] == int(100 * (1 - trainings.LOOKING) / 1.5)
+    assert plan.steps == int(100 * (1 - trainings.LOOKING) / 1.5)
     assert trainings.read_plan(bench, "test", RECIPES) == plan
     assert trainings.read_plan(bench, "test", {"none": RECIPES["none"]}) is None
 
@@ -115,7 +116,7 @@ def test_without_leave_nothing_is_trained(bench: Workbench) -> None:
 
 def test_a_table_is_trained_in_small(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
-    (result,) = job.reproduce(["par-table-a3"], bench)
+    (result,) = job.run_studies(["par-table-a3"], bench)
     rows = {row.line.key: row for row in result.rows}
     for key in ("short-par", "long-par", "short-sandwich", "long-sandwich", "longer"):
         ours = rows[key].ours
@@ -140,7 +141,7 @@ def test_a_search_is_told_in_thirds(bench: Workbench, monkeypatch: pytest.Monkey
     }
     plain = par_search.pocket
     monkeypatch.setattr(par_search, "pocket", lambda *a, **k: plain(*a, **k).replaced(small))
-    results = job.reproduce(["par-figure-2", "par-figure-3", "par-first-figure-2"], bench)
+    results = job.run_studies(["par-figure-2", "par-figure-3", "par-first-figure-2"], bench)
     rows = {row.line.key: row for result in results[1:] for row in result.rows}
     thirds = [rows[key].ours for key in ("first", "second", "last")]
     assert all(one is not None and 0 <= one.value <= 2 for one in thirds)
@@ -189,7 +190,7 @@ BASE = Training(preset="par-base")
 
 
 def test_the_papers_scale_prints_the_command(tmp_path: Path) -> None:
-    (result,) = job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+    (result,) = job.run_studies(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
     rows = {row.line.key: row for row in result.rows}
     command = rows["ppl-par"].command
     assert command.startswith("torchrun --nproc-per-node 8 -m -- parformer train par-base --run ")
@@ -221,7 +222,7 @@ def test_the_commands_can_be_parsed() -> None:
 
 def test_a_finished_run_fills_ours(tmp_path: Path) -> None:
     finished_run(tmp_path / "par-base", BASE, {"steps": 40000, "test": {"perplexity": 23.1}})
-    (result,) = job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+    (result,) = job.run_studies(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
     row = next(row for row in result.rows if row.line.key == "ppl-par")
     assert row.ours is not None
     assert (row.ours.value, row.ours.note) == (23.1, "")
@@ -233,7 +234,7 @@ def test_a_run_that_was_cut_short_says_so(tmp_path: Path) -> None:
     short = {"train.steps": 500}
     result = {"steps": 500, "test": {"perplexity": 90.0}}
     finished_run(tmp_path / "par-base", BASE, result, **short)
-    (found,) = job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+    (found,) = job.run_studies(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
     row = next(row for row in found.rows if row.line.key == "ppl-par")
     assert row.ours is not None
     assert row.ours.note == "the paper's training has 40,000 updates"
@@ -244,13 +245,13 @@ def test_another_training_is_refused(tmp_path: Path) -> None:
     result = {"steps": 40000, "test": {"perplexity": 22.0}}
     finished_run(tmp_path / "par-base", BASE, result, **changes)
     with pytest.raises(FolderError, match="has pattern '\\(sf\\)x16' where the paper has"):
-        job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+        job.run_studies(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
 
 
 def test_a_run_without_the_score_is_refused(tmp_path: Path) -> None:
     finished_run(tmp_path / "par-base", BASE, {"steps": 40000, "valid": {}})
     with pytest.raises(FolderError, match=r"no test\.perplexity in its result"):
-        job.reproduce(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
+        job.run_studies(["par-table-1"], quick_bench(scale="paper", folder=tmp_path))
 
 
 # Measurements and tables
@@ -266,11 +267,11 @@ def test_measurements_are_kept_in_the_run(tmp_path: Path) -> None:
         return plain(configs, step, progress)
 
     bench.meter = counting
-    job.reproduce(["par-table-a2", "par-table-1"], bench)
+    job.run_studies(["par-table-a2", "par-table-1"], bench)
     assert calls == [3], "the second table asks for what was measured for the first"
 
 
 def test_a_table_without_the_backbone_is_refused(tmp_path: Path) -> None:
     table = write_models(tmp_path / "models.csv", experiments=("GPT2",))
     with pytest.raises(ConfigError, match="has no transformer-xl models"):
-        job.reproduce(["lts-table-1"], quick_bench(models=table))
+        job.run_studies(["lts-table-1"], quick_bench(models=table))

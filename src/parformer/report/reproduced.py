@@ -1,20 +1,16 @@
-"""How do published figures and ours look side by side, in a terminal and on a page?
-
-Both take what `Result.to_dict` of `parformer.reproduce` gives.
-"""
+"""How do published figures and ours look side by side, in a terminal and on a page?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from parformer.report.figures import Plot, axis, plot
+from parformer.report.figures import GREY, axis, plot, scatter
 from parformer.report.page import (
     Html,
     Made,
@@ -25,17 +21,14 @@ from parformer.report.page import (
     table,
     template,
 )
-
-Row = Mapping[str, Any]
-Study = Mapping[str, Any]
-"""A study that was run, as plain values."""
+from parformer.reproduce.published import Page, work_words
+from parformer.reproduce.result import ReproducedRow, ReproducedStudy, ReproduceResult
 
 HEADS = ("", "published", "ours", "difference", "", "how")
 NOTHING = "−"
 STYLES = {"exactly": "green", "within rounding": "green", "holds": "green"}
 STYLES |= {"within the noise": "green", "differs": "yellow", "does not hold": "yellow"}
 COLOURS = {"exact count": "#2f9e44", "measured here": "#7c5cff", "pocket": "#e8a200"}
-OTHER = "#868e96"
 FAR = 60.0
 """Percent beyond which a point of the picture stands at its edge."""
 
@@ -57,28 +50,28 @@ def number(value: float, *, unit: str = "", signed: bool = False) -> str:
     return f"{value:.{5 if abs(value) >= 100 else 4 if abs(value) >= 10 else 3}g}"
 
 
-def is_signed(row: Row) -> bool:
+def is_signed(row: ReproducedRow) -> bool:
     """Whether a row is about how much more or less there is of something."""
-    return row["unit"] == "%" and "against" in row["what"]
+    return row.unit == "%" and "against" in row.what
 
 
-def published_words(row: Row) -> str:
+def published_words(row: ReproducedRow) -> str:
     """As printed, or what the text says where it gives no number."""
-    if row["published"] is None:
-        return str(row["says"])
-    words = with_unit(row["published"]["text"], row["unit"])
-    return f"{words}, {row['says']}" if row["says"] else words
+    if row.published is None:
+        return str(row.says)
+    words = with_unit(row.published.text, row.unit)
+    return f"{words}, {row.says}" if row.says else words
 
 
-def ours_words(row: Row) -> str:
-    if row["ours"] is None:
+def ours_words(row: ReproducedRow) -> str:
+    if row.ours is None:
         return NOTHING
     signed = is_signed(row)
-    words = number(row["ours"], unit=row["unit"], signed=signed)
-    if row["interval"] is not None:
-        low, high = (number(end, unit=row["unit"], signed=signed) for end in row["interval"])
+    words = number(row.ours, unit=row.unit, signed=signed)
+    if row.interval is not None:
+        low, high = (number(end, unit=row.unit, signed=signed) for end in row.interval)
         words += f" ({low} to {high})" if low[0] in "+-" else f" ({low}–{high})"
-    return with_unit(words, row["unit"])
+    return with_unit(words, row.unit)
 
 
 def with_unit(words: str, unit: str) -> str:
@@ -92,25 +85,25 @@ def with_unit(words: str, unit: str) -> str:
     return f"{head}{unit}{blank}{rest}"
 
 
-def difference_words(row: Row) -> str:
+def difference_words(row: ReproducedRow) -> str:
     """How far ours is from the published figure, with a sign.
 
     >>> difference_words({"difference": -0.026, "difference_unit": "%"})
     '-0.03%'
     """
-    value = row["difference"]
+    value = row.difference
     if value is None:
         return ""
     if value == 0:
         return "none"
-    unit = row["difference_unit"]
+    unit = row.difference_unit
     digits = 2 if abs(value) < 1 else 1
     return f"{value:+.{digits}f}{unit if unit == '%' else ' ' + unit if unit else ''}"
 
 
-def letters(rows: Sequence[Row]) -> dict[str, str]:
+def letters(rows: Sequence[ReproducedRow]) -> dict[str, str]:
     """Every way that figures came about gets a letter, in the order of the rows."""
-    ways = dict.fromkeys(row["how"] for row in rows)
+    ways = dict.fromkeys(row.how for row in rows)
     return {way: letter(place) for place, way in enumerate(ways)}
 
 
@@ -124,55 +117,52 @@ def letter(place: int) -> str:
     return name if place < 26 else letter(place // 26 - 1) + name
 
 
-def cells(row: Row, ways: Mapping[str, str]) -> list[str]:
+def cells(row: ReproducedRow, ways: Mapping[str, str]) -> list[str]:
     return [
-        row["what"],
+        row.what,
         published_words(row),
         ours_words(row),
         difference_words(row),
-        row["verdict"],
-        ways[row["how"]],
+        row.verdict,
+        ways[row.how],
     ]
 
 
-# The terminal
-
-
-def study_table(study: Study) -> RenderableType:
+def study_table(study: ReproducedStudy) -> RenderableType:
     """One study: its rows, how ours came about, and what that comes to in words."""
-    rows, ways = study["rows"], letters(study["rows"])
+    rows, ways = study.rows, letters(study.rows)
     shown = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    heads = [study["name"], *HEADS[1:]]
+    heads = [study.name, *HEADS[1:]]
     for place, head in enumerate(heads):
         shown.add_column(Text(head), justify="left" if place in (0, 4, 5) else "right")
     for row in rows:
         texts = [Text(cell) for cell in cells(row, ways)]
-        texts[4].stylize(STYLES.get(row["verdict"], ""))
+        texts[4].stylize(STYLES.get(row.verdict, ""))
         shown.add_row(*texts)
-    parts: list[RenderableType] = [Text(f"{study['paper']}, {study['place']}: {study['title']}")]
+    parts: list[RenderableType] = [Text(f"{study.paper}, {study.place}: {study.title}")]
     if rows:
         parts.append(shown)
     parts += [Text(f"{name}  {way}") for way, name in ways.items()]
     parts += [Text(words) for words in notes(study)]
-    if study["receipt"]:
-        parts.append(Text(f"Receipt: {study['receipt']}", style="dim"))
-    parts.append(Text(study["summary"], style="bold"))
+    if study.receipt:
+        parts.append(Text(f"Receipt: {study.receipt}", style="dim"))
+    parts.append(Text(study.summary, style="bold"))
     return Group(*parts, Text())
 
 
-def notes(study: Study) -> list[str]:
+def notes(study: ReproducedStudy) -> list[str]:
     """What one should know of the table, and of some of its rows."""
-    words = [study["note"]] if study["note"] else []
-    return words + [f"{row['what']}: {row['note']}." for row in study["rows"] if row["note"]]
+    words = [study.note] if study.note else []
+    return words + [f"{row.what}: {row.note}." for row in study.rows if row.note]
 
 
-def list_table(studies: Iterable[Mapping[str, Any]]) -> Table:
+def list_table(pages: Iterable[Page]) -> Table:
     """Every study: its name, what it is, how ours comes about, about how long."""
     shown = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("name", "what it is", "ours", "takes about"):
         shown.add_column(name, no_wrap=name in ("name", "takes about"))
-    for study in studies:
-        shown.add_row(study["name"], study["title"], study["work"], time_words(study["minutes"]))
+    for one in pages:
+        shown.add_row(one.name, one.title, work_words(one), time_words(one.minutes))
     return shown
 
 
@@ -187,15 +177,13 @@ def time_words(minutes: float) -> str:
     return f"{minutes:g} minute{'s' * (minutes != 1)}"
 
 
-# The page
-
-
-def reproduced_page(studies: Sequence[Study], made: Made) -> str:
+def reproduced_page(result: ReproduceResult) -> str:
     """All studies of a run on one page."""
-    rows = [row for study in studies for row in study["rows"]]
+    studies = result.studies
+    rows = [row for study in studies for row in study.rows]
     title = "Published and ours"
     if len(studies) == 1:
-        title = f"{studies[0]['place']}: {studies[0]['title']}"
+        title = f"{studies[0].place}: {studies[0].title}"
     lead = [paragraph(words, "verdict") for words in opening(studies, rows)]
     lead.append(
         paragraph(
@@ -206,24 +194,24 @@ def reproduced_page(studies: Sequence[Study], made: Made) -> str:
     )
     sections = [section for section in (picture(studies), *map(study_section, studies)) if section]
     body = Html("".join(lead))
-    return page(
-        title=title, lead=body, sections=sections, made=made, style=template("reproduced.css")
-    )
+    made = Made(command=result.command, date=result.date, version=result.version)
+    style = template("reproduced.css")
+    return page(title=title, lead=body, sections=sections, made=made, style=style)
 
 
-def opening(studies: Sequence[Study], rows: Sequence[Row]) -> list[str]:
+def opening(studies: Sequence[ReproducedStudy], rows: Sequence[ReproducedRow]) -> list[str]:
     if len(studies) == 1:
-        return [f"{studies[0]['paper']}. {studies[0]['summary']}"]
-    judged = [row for row in rows if row["verdict"] not in ("", "too noisy to tell")]
-    fine = sum(row["verdict"] not in ("differs", "does not hold") for row in judged)
+        return [f"{studies[0].paper}. {studies[0].summary}"]
+    judged = [row for row in rows if row.verdict not in ("", "too noisy to tell")]
+    fine = sum(row.verdict not in ("differs", "does not hold") for row in judged)
     return [
         f"{len(studies)} tables and figures, {len(rows)} rows: {len(judged)} can be judged here, "
         f"and {fine} of them agree or differ for a known reason."
     ]
 
 
-def study_section(study: Study) -> Section:
-    rows, ways = study["rows"], letters(study["rows"])
+def study_section(study: ReproducedStudy) -> Section:
+    rows, ways = study.rows, letters(study.rows)
     heads = ("", "published", "ours", "difference", "agreement", "how")
     content = Html("")
     if rows:
@@ -232,41 +220,39 @@ def study_section(study: Study) -> Section:
             f'<div class="sides">{table(heads, (cells(row, ways) for row in rows))}</div>'
             f'<div class="ways">{legend}</div>'
         )
-    said = [*notes(study), *[f"Receipt: {study['receipt']}"] * bool(study["receipt"])]
+    said = [*notes(study), *[f"Receipt: {study.receipt}"] * bool(study.receipt)]
     content = Html(content + "".join(f"<p class=soft>{escape(words)}</p>" for words in said))
-    heading = f"{study['place']}: {study['title']}"
-    where = f"{study['name']}, {study['paper']}. {study['summary']}"
+    heading = f"{study.place}: {study.title}"
+    where = f"{study.name}, {study.paper}. {study.summary}"
     return Section(heading, [Part(content, where)])
 
 
-def picture(studies: Sequence[Study]) -> Section | None:
+def picture(studies: Sequence[ReproducedStudy]) -> Section | None:
     """Every figure that has a difference in percent, as a point."""
     groups: dict[str, list[tuple[float, str, str]]] = {}
     for study in studies:
-        for row in study["rows"]:
-            if row["difference"] is not None and row["difference_unit"] == "%":
-                kind = next((kind for kind in COLOURS if kind in row["how"]), "otherwise")
-                words = f"{study['name']}: {row['what']}"
-                point = (row["difference"], study["name"], words)
+        for row in study.rows:
+            if row.difference is not None and row.difference_unit == "%":
+                kind = next((kind for kind in COLOURS if kind in row.how), "otherwise")
+                words = f"{study.name}: {row.what}"
+                point = (row.difference, study.name, words)
                 groups.setdefault(kind, []).append(point)
     if sum(map(len, groups.values())) < 2:
         return None
     traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": kind,
-            "x": [max(-FAR, min(FAR, point[0])) for point in points],
-            "y": [point[1] for point in points],
-            "text": [escape(point[2]) for point in points],
-            "customdata": [f"{point[0]:+.2f}%" for point in points],
-            "hovertemplate": "%{text}<br>ours against published %{customdata}<extra></extra>",
-            "marker": {"size": 9, "color": COLOURS.get(kind, OTHER), "opacity": 0.75},
-        }
+        scatter(
+            [max(-FAR, min(FAR, point[0])) for point in points],
+            [point[1] for point in points],
+            name=kind,
+            colour=COLOURS.get(kind, GREY),
+            size=9,
+            hover=[f"{escape(p[2])}<br>ours against published {p[0]:+.2f}%" for p in points],
+            opacity=0.75,
+        )
         for kind, points in groups.items()
     ]
     names = dict.fromkeys(point[1] for points in groups.values() for point in points)
-    drawn: Plot = plot(
+    drawn = plot(
         traces,
         height=110 + 22 * len(names),
         xaxis=axis("ours against published, %", range=[-FAR - 3, FAR + 3], zeroline=True),

@@ -1,1 +1,5 @@
-"""The papers' tables and figures as runnable comparisons: published and ours, side by side."""
+"""Do the papers' tables hold here? `pf.reproduce` is this package, called."""
+
+from parformer.verbs import speak
+
+speak(__name__, "parformer.reproduce.job:reproduce")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
@@ -188,12 +187,10 @@ def search_pace(bench: Workbench) -> Ours:
     from parformer.reproduce.trainings import settled
     from parformer.search.placement.decide import find_pace, timetable_of
     from parformer.train.distributed import Workers
-    from parformer.train.job import read_text
 
     recipe = settled(bench, pocket("pocket-search"))
     bench.say("timing updates of a search", 0.9)
-    prepared = read_text(recipe, Workers(), bench.watch, None, Path())
-    tokens = prepared.splits["train"].tokens
+    tokens = bench.text(recipe).splits["train"].tokens
     with pinned_threads(bench.threads):
         pace = find_pace(recipe, tokens, Workers())
     ratio = pace.mean(timetable_of(recipe, tokens)) / pace.baseline

@@ -16,10 +16,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from parformer.fields import check_names
 from parformer.reproduce.published import PAPERS, Line, Page
+from parformer.reproduce.result import Printed, ReproducedRow, ReproducedStudy
 
 EXACTLY, ROUNDING, NOISE = "exactly", "within rounding", "within the noise"
 HOLDS, FAILS, DIFFERS = "holds", "does not hold", "differs"
@@ -103,40 +104,34 @@ class Row:
     def _differs(self, verdict: str) -> str:
         return KNOWN if self.line.known else verdict
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+    def told(self) -> ReproducedRow:
+        """As the result says it; JSON knows neither infinity nor nan."""
         number, ours, difference = self.line.number, self.ours, self.difference
         notes = [self.line.known if self.verdict == KNOWN else "", ours.note if ours else ""]
-        return {
-            "key": self.line.key,
-            "what": self.line.what,
-            "unit": self.line.unit,
-            "published": None
-            if number is None
-            else {"text": number.text, "value": number.value, "bound": number.bound},
-            "says": self.line.says,
-            "ours": None if ours is None else finite(ours.value),
-            "interval": None if ours is None else finite_ends(ours.interval),
-            "difference": None if difference is None else finite(difference),
-            "difference_unit": self.difference_unit,
-            "verdict": self.verdict,
-            "how": self.how,
-            "note": "; ".join(filter(None, notes)),
-            "command": self.command,
-        }
+        interval = ours.interval if ours else None
+        return ReproducedRow(
+            key=self.line.key,
+            what=self.line.what,
+            unit=self.line.unit,
+            published=None if number is None else Printed(number.text, number.value, number.bound),
+            says=self.line.says,
+            ours=None if ours is None else finite(ours.value),
+            interval=interval if interval and all(map(math.isfinite, interval)) else None,
+            difference=None if difference is None else finite(difference),
+            difference_unit=self.difference_unit,
+            verdict=self.verdict,
+            how=self.how,
+            note="; ".join(filter(None, notes)),
+            command=self.command,
+        )
 
 
 def finite(value: float) -> float | None:
-    """JSON knows neither infinity nor nan."""
     return value if math.isfinite(value) else None
 
 
-def finite_ends(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None or not all(map(math.isfinite, interval)) else list(interval)
-
-
 @dataclass(frozen=True, slots=True)
-class Result:
+class StudyRun:
     """A study that was run."""
 
     page: Page
@@ -150,19 +145,20 @@ class Result:
     def summary(self) -> str:
         return self.skipped or in_words(self.rows)
 
-    def to_dict(self) -> dict[str, Any]:
+    def told(self) -> ReproducedStudy:
+        """As the result says it."""
         page = self.page
-        return {
-            "name": page.name,
-            "paper": PAPERS[page.paper],
-            "place": page.place,
-            "title": page.title,
-            "note": page.note,
-            "rows": [row.to_dict() for row in self.rows],
-            "summary": self.summary,
-            "seconds": round(self.seconds, 3),
-            "receipt": self.receipt,
-        }
+        return ReproducedStudy(
+            name=page.name,
+            paper=PAPERS[page.paper],
+            place=page.place,
+            title=page.title,
+            note=page.note,
+            rows=tuple(row.told() for row in self.rows),
+            summary=self.summary,
+            seconds=round(self.seconds, 3),
+            receipt=self.receipt,
+        )
 
 
 def in_words(rows: Sequence[Row]) -> str:

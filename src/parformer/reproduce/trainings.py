@@ -20,24 +20,23 @@ from statistics import fmean
 from typing import Any
 
 from parformer.costs import cost
-from parformer.data.tokens import Prepared
-from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.errors import ConfigError, FolderError, Stopped, TrainingError
 from parformer.evaluate.counting import references_of
 from parformer.measure.device import pinned_threads
 from parformer.measure.latency import measure_latency
 from parformer.measure.models import PLACEMENT
 from parformer.measure.statistics import compare
 from parformer.recipe import DataConfig, Recipe, read_recipe
+from parformer.records import Record
 from parformer.reproduce.study import Ours
 from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread
-from parformer.store import folder as folders
-from parformer.store.files import replace_file
+from parformer.store.files import read_json, replace_file
+from parformer.train.alike import Alike, read_curve
+from parformer.train.alike import Curve as Losses
+from parformer.train.alike import Trained as Training
 from parformer.train.distributed import Workers
-from parformer.train.job import read_text, train_model
 from parformer.train.loop import sample
-from parformer.train.metrics import read_metrics
 from parformer.train.plan import find_kernels, fit_vocabulary
-from parformer.train.run import METRICS
 from parformer.train.session import Session, training_shape
 
 TRAININGS = "trainings"
@@ -58,23 +57,42 @@ class Curve:
     """One model, trained."""
 
     recipe: Recipe
-    result: Mapping[str, Any]
-    valid: tuple[tuple[int, float], ...]
-    """Updates, and the loss on the valid split after so many."""
-    train_loss: float
-    """The mean of the last lines of metrics."""
+    trained: Training
 
     @property
-    def test_loss(self) -> float:
-        return float(self.result["test"]["loss"])
+    def valid(self) -> Losses:
+        """Updates, and the loss on the valid split after so many."""
+        return self.trained.valid
 
     @property
     def valid_loss(self) -> float:
-        return float(self.result["valid"]["loss"])
+        return self.trained.loss
+
+    @property
+    def test_loss(self) -> float:
+        assert self.trained.test_loss is not None, "pocket trainings end with a look at test"
+        return self.trained.test_loss
+
+    @property
+    def train_loss(self) -> float:
+        """The mean of the last lines of metrics."""
+        losses = [loss for _, loss in read_curve(self.trained.path, "loss")]
+        return fmean(losses[-max(1, len(losses) // 10) :])
 
     @property
     def parameters(self) -> int:
         return cost(self.recipe.model).parameters
+
+
+@dataclass(frozen=True)
+class Plan(Record):
+    """How many updates every model of a study gets, decided once."""
+
+    steps: int
+    paces: dict[str, tuple[float, ...]]
+    """Seconds of an update, from rounds that timed all of them."""
+    identity: str
+    """Of the recipes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +172,16 @@ def train_pocket(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) ->
     with pinned_threads(bench.threads):
         recipes = {name: settled(bench, recipe) for name, recipe in recipes.items()}
         plan = read_plan(bench, study, recipes) or make_plan(bench, study, recipes)
-        steps = plan["steps"]
         curves: dict[str, tuple[Curve, ...]] = {}
         total = len(recipes) * bench.seeds
         for name, recipe in recipes.items():
-            found = []
+            found: list[Curve] = []
             for seed in range(bench.seeds):
-                done = sum(map(len, curves.values())) + seed
-                bench.say(f"training {name}", done / total)
-                found.append(train_one(bench, study, name, final(recipe, steps, seed)))
+                done = len(curves) * bench.seeds + seed
+                bench.say(f"training {name}, {done + 1} of {total}", done / total)
+                found.append(train_one(bench, study, name, final(recipe, plan.steps, seed)))
             curves[name] = tuple(found)
-    paces = {name: tuple(times) for name, times in plan["paces"].items()}
-    return Trained(curves, steps, paces, failed(bench, curves))
+    return Trained(curves, plan.steps, plan.paces, failed(bench, curves))
 
 
 def failed(bench: Workbench, curves: Mapping[str, Sequence[Curve]]) -> frozenset[str]:
@@ -181,7 +197,7 @@ def failed(bench: Workbench, curves: Mapping[str, Sequence[Curve]]) -> frozenset
         if set(recipe.model.pattern.letters) <= set("fi"):
             continue
         if data not in known and recipe.model.causal:
-            text = read_text(recipe, Workers(), bench.watch, None, Path())
+            text = bench.text(recipe)
             tokens = sample(text.splits["valid"].tokens, recipe.train.evaluate_tokens)
             known[data] = references_of(text, {"valid": tokens}, xz=False)["valid"].bigram
         if any(curve.valid_loss >= known.get(data, math.inf) for curve in seeds):
@@ -215,21 +231,17 @@ def train_one(bench: Workbench, study: str, name: str, recipe: Recipe) -> Curve:
     assert bench.folder is not None
     digest = hashlib.sha256(json.dumps(recipe.to_dict(), default=str).encode()).hexdigest()[:8]
     words = re.sub(r"[^\w]+", "-", name).strip("-")
-    path = bench.folder / TRAININGS / study / f"{words}-{recipe.train.seed}-{digest}"
-    outcome = train_model(recipe, path, watch=bench.watch)
-    if not outcome.finished:
+    alike = Alike(bench.folder / TRAININGS / study, bench.text(recipe), bench.watch)
+    try:
+        trained = alike.run(recipe, f"{words}-{recipe.train.seed}-{digest}")
+    except Stopped:
         raise Stopped(
-            f"stopped in the training of {name} after step {outcome.step:,}, everything is saved; "
+            f"stopped in the training of {name}, everything is saved; "
             f"the same command with --run {bench.folder} goes on"
-        )
-    return read_curve(path, recipe, outcome.result)
-
-
-def read_curve(path: Path, recipe: Recipe, result: Mapping[str, Any]) -> Curve:
-    rows = read_metrics(path / METRICS)
-    valid = tuple((row["step"], row["valid_loss"]) for row in rows if "valid_loss" in row)
-    losses = [row["loss"] for row in rows if "loss" in row]
-    return Curve(recipe, result, valid, fmean(losses[-max(1, len(losses) // 10) :]))
+        ) from None
+    if trained is None:
+        raise TrainingError(f"the training of {name} in {study} diverged; leave {study} out")
+    return Curve(recipe, trained)
 
 
 def plan_file(bench: Workbench, study: str) -> Path:
@@ -243,18 +255,21 @@ def identity(recipes: Mapping[str, Recipe]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> dict[str, Any] | None:
+def read_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> Plan | None:
     """What was decided when the study began in this folder."""
     file = plan_file(bench, study)
     if not file.is_file():
         return None
-    plan = folders.read_json(file.parent, file.name)
-    if not {"steps", "paces", "identity"} <= plan.keys():
-        raise FolderError(f"{str(file)!r} is broken; remove it, and it is decided anew")
-    return plan if plan["identity"] == identity(recipes) else None
+    try:
+        plan = Plan.from_dict(read_json(file))
+    except FolderError as error:
+        raise FolderError(
+            f"{str(file)!r} is broken ({error}); remove it, and it is decided anew"
+        ) from None
+    return plan if plan.identity == identity(recipes) else None
 
 
-def make_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> dict[str, Any]:
+def make_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> Plan:
     """Time an update of every model, in turns; and see how many of each fit."""
     paces = time_updates(bench, recipes)
     steps = bench.steps
@@ -267,23 +282,19 @@ def make_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> di
                 f"--time leaves {steps} updates for each of {len(recipes) * bench.seeds} trainings "
                 f"of {study}; give at least --time {need / 60 + 0.5:.0f}m"
             )
-    plan = {"steps": steps, "paces": paces, "identity": identity(recipes)}
+    plan = Plan(steps, paces, identity(recipes))
     file = plan_file(bench, study)
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, json.dumps(plan) + "\n")
+    replace_file(file, json.dumps(plan.to_dict()) + "\n")
     return plan
 
 
-def time_updates(bench: Workbench, recipes: Mapping[str, Recipe]) -> dict[str, list[float]]:
+def time_updates(bench: Workbench, recipes: Mapping[str, Recipe]) -> dict[str, tuple[float, ...]]:
     """Seconds of updates of models that are thrown away, all in the same rounds."""
-    bench.say("timing updates", 0.0)
-    texts: dict[str, Prepared] = {}
+    bench.say(f"timing updates of {len(recipes)} models", 0.0)
     steps = {}
     for name, recipe in recipes.items():
-        data = recipe.data
-        if data.corpus not in texts:
-            texts[data.corpus] = read_text(recipe, Workers(), bench.watch, None, Path())
-        prepared = texts[data.corpus]
+        prepared = bench.text(recipe)
         recipe = fit_vocabulary(recipe, prepared.tokenizer, lambda _: None)
         session = Session(recipe, prepared.splits["train"].tokens, workers=Workers())
         steps[name] = Updates(session)
@@ -294,7 +305,7 @@ def time_updates(bench: Workbench, recipes: Mapping[str, Recipe]) -> dict[str, l
     # a round runs every model twice, and what is spent on timing is not trained
     rounds = bench.rounds or max(2, min(FEWEST_ROUNDS, int(TIMING * bench.seconds / 2 / once)))
     timed = measure_latency(steps, rounds=rounds, warmup=1, min_round_seconds=0.0)
-    return {name: list(timed[name].samples_seconds) for name in recipes}
+    return {name: tuple(timed[name].samples_seconds) for name in recipes}
 
 
 class Updates:

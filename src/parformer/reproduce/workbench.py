@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Self
 
 import torch
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError
-from parformer.events import Preparing, Watch
+from parformer.events import Watch
 from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.readings import (
     Meter,
@@ -29,13 +30,18 @@ from parformer.measure.readings import (
 )
 from parformer.measure.remembered import Remembered
 from parformer.measure.statistics import compare
+from parformer.recipe import DataConfig, Recipe
+from parformer.report.words import listed
+from parformer.reproduce.request import ReproduceRequest, Scale
 from parformer.reproduce.study import Ours
 from parformer.search.ranking.rankings import FEWEST
 from parformer.search.ranking.table import Trained, by_experiment, read_trained
-
-Scale = Literal["pocket", "paper"]
+from parformer.train.distributed import Workers
+from parformer.train.job import read_text
 
 MEASURED = "measured.jsonl"
+SECONDS = 300.0
+"""For the trainings of a study, where none are given."""
 FEWEST_ROUNDS, MOST_ROUNDS = 8, 24
 """How often a model is timed: so often that one bad moment has no say, unless steps are long."""
 PATIENCE = 2.5e12
@@ -55,7 +61,7 @@ class Workbench:
     """Where trainings and measurements are kept; trainings need one."""
     models: Path | None = None
     """A table of trained models, CSV."""
-    seconds: float = 300.0
+    seconds: float = SECONDS
     """For the pocket trainings of one study, all together."""
     steps: int = 0
     """Updates of every pocket training instead; 0 means as many as fit into the seconds."""
@@ -70,10 +76,27 @@ class Workbench:
     """Models of the table that are built, where they have to be; 0 means the study's own number."""
     threads: int = field(default_factory=torch.get_num_threads)
     meter: Meter = measure_here
-    progress: Preparing | None = None
     watch: Watch = field(default_factory=Watch)
     receipt: str = ""
     """Of what was measured last."""
+    texts: dict[DataConfig, Prepared] = field(default_factory=dict)
+    """What trainings read, once it is open."""
+
+    @classmethod
+    def of(cls, request: ReproduceRequest, watch: Watch) -> Self:
+        """What a request leaves to work with."""
+        return cls(
+            scale=request.scale,
+            folder=request.folder,
+            models=request.models,
+            seconds=SECONDS if request.time is None else request.time,
+            steps=request.steps or 0,
+            seeds=request.seeds,
+            trains=not request.untrained,
+            corpus=request.corpus,
+            threads=request.threads or torch.get_num_threads(),
+            watch=watch,
+        )
 
     @property
     def training(self) -> bool:
@@ -88,8 +111,9 @@ class Workbench:
     ) -> Sides:
         """Models side by side, in the same rounds; the first is what ratios are about."""
         step = self._step(configs, tgt_len, mem_len)
+        self.say(f"measuring {listed(list(configs))}, {step.rounds} rounds", 0.0)
         with ExitStack() as stack:
-            readings = self._meter(stack)(configs, step, self.progress)
+            readings = self._meter(stack)(configs, step, self.watch.preparing)
         self.receipt = readings.receipt.line()
         shapes = [step.shape(config) for config in configs.values()]
         words = {step_words(shape.tgt_len, shape.mem_len) for shape in shapes}
@@ -106,9 +130,14 @@ class Workbench:
     ) -> dict[str, Reading]:
         """More models than memory holds at once, at the reference's usual speed."""
         step = self._step(configs, tgt_len, mem_len)
+        self.say(f"measuring {len(configs)} models, {step.rounds} rounds", 0.0)
         with ExitStack() as stack:
             series: Series = in_batches(
-                configs, step, self._meter(stack), reference=reference, progress=self.progress
+                configs,
+                step,
+                self._meter(stack),
+                reference=reference,
+                progress=self.watch.preparing,
             )
         self.receipt = series.receipt.line()
         return dict(zip(configs, series.readings, strict=True))
@@ -121,9 +150,16 @@ class Workbench:
             )
         return by_experiment(read_trained(self.models), FEWEST)
 
+    def text(self, recipe: Recipe) -> Prepared:
+        """What a recipe reads, opened once."""
+        if recipe.data not in self.texts:
+            self.texts[recipe.data] = read_text(recipe, Workers(), self.watch, None, Path())
+        return self.texts[recipe.data]
+
     def say(self, what: str, share: float) -> None:
-        if self.progress is not None:
-            self.progress(what, share)
+        """A line of its own: whoever has no terminal sees no bar."""
+        self.watch.notice(what[0].upper() + what[1:])
+        self.watch.preparing(what, share)
 
     def _step(
         self, configs: Mapping[str, ModelConfig], tgt_len: int | None, mem_len: int | None
