@@ -33,10 +33,11 @@ from parformer.measure.device import Receipt
 from parformer.measure.readings import Step, in_batches
 from parformer.search.front import front, hypervolume, thin
 from parformer.search.limits import in_words
+from parformer.search.sizes.engine import Ended, search_front
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.job import Ended, Wanted, search_front
-from parformer.search.sizes.result import showcase
 from parformer.search.sizes.space import read_space
+from parformer.search.sizes.summarise import summarise
+from parformer.search.sizes.wanted import Wanted
 
 BACKBONES = {"lts-transformer-xl": "Transformer-XL", "lts-gpt2": "GPT-2"}
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "gallery.md"
@@ -91,7 +92,7 @@ def run_search(backbone: str, folder: Path) -> dict[str, Any]:
     place.mkdir(exist_ok=True)
     watch = Progress(backbone)
     ended = search_front(wanted(backbone, 100, 30), place, watch=watch, cache=folder / "profiles")
-    found = showcase(ended, watch=watch, folder=place)
+    found = summarise(ended, watch=watch, folder=place).to_dict()
     found.pop("visited")
     # a profile that was there already took its time in an earlier run
     note = folder / f"profile-{backbone}.json"
@@ -145,11 +146,11 @@ def run_direct(backbone: str, folder: Path) -> dict[str, Any]:
 
 
 def front_of(ended: Ended) -> list[ModelConfig]:
-    scored = [one for one in ended.scored if one.values is not None]
-    values = np.array([one.values for one in scored])
+    found = [one for one in ended.candidates if one.values is not None]
+    values = np.array([one.values for one in found])
     best = np.flatnonzero(front(values))
     space = ended.wanted.space
-    return [space.config(scored[best[i]].genome) for i in thin(values[best], COMPARED)]
+    return [space.config(found[best[i]].genome) for i in thin(values[best], COMPARED)]
 
 
 def light(configs: Mapping[str, ModelConfig]) -> ModelConfig:
@@ -200,25 +201,27 @@ def run_objectives(backbone: str, folder: Path) -> dict[str, Any]:
         asked = wanted(backbone, 100, 30, objectives=names)
         # the profile knows the other cost too, though nobody searches for it
         ended["+".join(names)] = search_front(asked, place, watch=watch, cache=folder / "profiles")
-    three = ended["quality+latency+memory"]
+    figures = [one.figures for one in ended["quality+latency+memory"].candidates]
     pairs = {
-        "latency": widest(three.figures, "memory", "latency"),
-        "memory": widest(three.figures, "latency", "memory"),
+        "latency": widest(figures, "memory", "latency"),
+        "memory": widest(figures, "latency", "memory"),
     }
-    every = np.array([corner_values(f) for e in ended.values() for f in e.figures])
+    every = np.array([corner_values(c.figures) for e in ended.values() for c in e.candidates])
     ideal, worst = every.min(axis=0), every.max(axis=0)
     volume = {}
     for name, one in ended.items():
-        own = (np.array([corner_values(f) for f in one.figures]) - ideal) / (worst - ideal)
+        own = (np.array([corner_values(c.figures) for c in one.candidates]) - ideal) / (
+            worst - ideal
+        )
         volume[name] = hypervolume(own, np.ones(3))
     return {"pairs": pairs, "hypervolume": volume}
 
 
-def corner_values(figures: dict[str, float]) -> tuple[float, float, float]:
+def corner_values(figures: Mapping[str, float]) -> tuple[float, float, float]:
     return -figures["quality"], figures["latency"], figures["memory"]
 
 
-def widest(figures: Sequence[dict[str, float]], same: str, differs: str) -> dict[str, Any]:
+def widest(figures: Sequence[Mapping[str, float]], same: str, differs: str) -> dict[str, Any]:
     """Two candidates of equal quality and of one equal cost that differ most in the other."""
     quality, equal, other = (
         np.array([one[name] for one in figures]) for name in ("quality", same, differs)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from parformer.naming import design as design
     from parformer.naming import show as show
     from parformer.reproduce.job import reproduce as reproduce
+    from parformer.search.placement.job import search_placement as search_placement
+    from parformer.search.ranking.job import proxies as proxies
+    from parformer.search.sizes.job import search_sizes as search_sizes
+    from parformer.search.sizes.picking import pick as pick
     from parformer.train.request import train as train
 
 threads.settle()
@@ -49,11 +53,15 @@ __all__ = [
     "load",
     "measure",
     "par",
+    "pick",
     "prepare",
     "preset",
     "presets",
+    "proxies",
     "reproduce",
     "sandwich",
+    "search_placement",
+    "search_sizes",
     "show",
     "train",
 ]
@@ -65,7 +73,11 @@ LATE = {
     "design": "parformer.naming",
     "fit": "parformer.fitting.job",
     "load": "parformer.model",
+    "pick": "parformer.search.sizes.picking",
     "prepare": "parformer.data.request",
+    "proxies": "parformer.search.ranking.job",
+    "search_placement": "parformer.search.placement.job",
+    "search_sizes": "parformer.search.sizes.job",
     "show": "parformer.naming",
 }
 PACKAGES = ("convert", "evaluate", "generate", "measure", "reproduce", "train")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
@@ -250,6 +251,23 @@ def test_a_bad_wish_takes_one_line(
     table: Path, capsys: Any, words: tuple[str, ...], message: str
 ) -> None:
     assert re.search(message, refused(capsys, table, *words))
+
+
+def test_rows_with_gaps_are_left_out_and_counted(table: Path, tmp_path: Path, capsys: Any) -> None:
+    lines = table.read_text().splitlines()
+    place = lines[0].split(",").index("valid_ppl")
+    rows = list(csv.reader(lines[1:]))
+    rows[1][place] = ""
+    gaps = tmp_path / "gaps.csv"
+    with gaps.open("w", newline="") as file:
+        csv.writer(file).writerows([lines[0].split(","), *rows])
+    status, out, err = do(capsys, gaps, "--json")
+    assert status == 0, err
+    assert f"1 of {len(rows)} models have a gap and are left out." in err
+    found = json.loads(out)
+    assert found["skipped"] == 1
+    counts = [one["parameters"]["models"] for one in found["experiments"].values()]
+    assert sum(counts) == len(rows) - 1
 
 
 def test_a_missing_table_takes_one_line(tmp_path: Path, capsys: Any) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from parformer.cli import main
-from parformer.cli.search import DIFFERENTIABLE_EXAMPLES, search_name
+from parformer.cli.search import PLACEMENT_EXAMPLES
 from parformer.recipe import read_recipe
 from parformer.report.search import search_page
+from parformer.search.placement.request import PlacementRequest
+from parformer.search.placement.result import PlacementResult
 from parformer.train.run import read_run
 from tests.search.placement.trials import Clock, open_recipe
 from tests.train.nursery import Nursery, shared_nursery
@@ -67,7 +69,9 @@ def test_text_in_pattern_out(here: Path, clock: Clock, capsys: Any) -> None:
     assert f"--pattern {shlex.quote(found['pattern'])}" in out
     assert "3 layers choose from sfi, soft" in err
     assert "8 updates of 4 × 8 tokens, 2 seeds, run first" in err
-    assert (here / "first" / "report.html").read_text("utf-8") == search_page(found)
+    assert (here / "first" / "report.html").read_text("utf-8") == search_page(
+        PlacementResult.load(here / "first")
+    )
     assert found["command"] == (
         "parformer search differentiable small.toml --run first --seeds 2 --device cpu"
     )
@@ -81,7 +85,7 @@ def test_json_is_for_machines(here: Path, clock: Clock, capsys: Any) -> None:
     assert (answer["run"], answer["finished"]) == ("first", True)
     assert answer["patterns"] == [seed["pattern"] for seed in found["seeds"]]
     assert "seeds" not in answer  # the long history stays in the file
-    for name in found.keys() - {"seeds"}:
+    for name in found.keys() - {"seeds", "format"}:
         assert answer[name] == found[name]
 
 
@@ -165,7 +169,10 @@ def test_the_found_pattern_is_trained_on_request(here: Path, clock: Clock, capsy
         (("--limit", "flops=-1x"), "flops=0.7x"),
         (("--penalty", "speed=1"), "'speed'"),
         (("--penalty", "flops=much"), "flops=0.1"),
-        (("--penalty", "flops=1", "--limit", "flops=0.7x"), "not allowed with argument --penalty"),
+        (
+            ("--penalty", "flops=1", "--limit", "flops=0.7x"),
+            "both a penalty, 'flops=1', and a limit",
+        ),
         (("--limit", "flops=0.7x", "--set", "search.penalty=flops=1"), "two ways to the same end"),
         (("--layers", "2"), "search.layers 2 cannot be cut into thirds"),
         (("--layers", "1"), "give at least 3"),
@@ -174,7 +181,7 @@ def test_the_found_pattern_is_trained_on_request(here: Path, clock: Clock, capsy
         (("--layers", "1000"), "from 1 to 512, got 1000"),
         (("--steps", "0"), "train.steps must be at least 1, got 0"),
         (("--steps", "3"), "3 updates end before the architecture's first turn"),
-        (("--steps", "9", "--time", "1m"), "not allowed with argument"),
+        (("--steps", "9", "--time", "1m"), "steps 9 and time 60 s are two lengths; give one"),
         (("--time", "soon"), "cannot read the time 'soon'"),
         (("--seeds", "0"), "search.seeds must be at least 1, got 0"),
         (("--mode", "hard"), "invalid choice: 'hard'"),
@@ -267,7 +274,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number: int, nursery: Nursery, her
     step = len(lines.read_text().splitlines())
     assert ended.err.splitlines()[-1] == (
         f"parformer search: stopped in seed 0 after step {step:,}, everything is saved; "
-        "go on with: parformer search differentiable --run r --retrain"
+        "go on with: parformer search placement --run r --retrain"
     )
     again = nursery.run(
         *("search", "differentiable", "--run", "r", "--json"),
@@ -294,9 +301,9 @@ def test_help_teaches_and_answers_at_once() -> None:
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert "argparse" in imported
     assert not imported & {"torch", "numpy", "plotly"}
-    for line in DIFFERENTIABLE_EXAMPLES.splitlines():
+    for line in PLACEMENT_EXAMPLES.splitlines():
         assert line in done.stdout
-    for option in re.findall(r"--[a-z]+", DIFFERENTIABLE_EXAMPLES):
+    for option in re.findall(r"--[a-z]+", PLACEMENT_EXAMPLES):
         assert f"{option} " in done.stdout
     for word in ("PAR", "search.json", "report.html", "goes on", "s attention", "flops=0.1"):
         assert word in " ".join(done.stdout.split())
@@ -307,22 +314,27 @@ def test_help_names_the_ways_to_search(capsys: pytest.CaptureFixture[str]) -> No
         main(["search", "--help"])
     assert leaving.value.code == 0
     said = capsys.readouterr().out
-    assert "differentiable" in said
+    assert "placement (differentiable)" in said
+    assert "sizes (pareto)" in said
     assert "examples:" in said
 
 
 def test_runs_have_names() -> None:
     recipe = read_recipe("pocket-search")
-    assert search_name("pocket-search", recipe) == "pocket-search-python-source"
     seeded = recipe.replaced({"train.seed": 3, "data.corpus": "some notes/of mine.txt"})
-    assert search_name("here/mine.toml", seeded) == "search-mine-of-mine-3"
-    assert search_name("pocket", recipe) == "search-pocket-python-source"
+    for name, asked, folder in (
+        ("", recipe, "pocket-search-python-source"),
+        ("pocket-search", recipe, "pocket-search-python-source"),
+        ("here/mine.toml", seeded, "search-mine-of-mine-3"),
+        ("pocket", recipe, "search-pocket-python-source"),
+    ):
+        assert PlacementRequest(recipe=name).folder(asked) == Path("runs") / folder
 
 
 def test_the_examples_name_what_exists() -> None:
-    for line in DIFFERENTIABLE_EXAMPLES.splitlines():
+    for line in PLACEMENT_EXAMPLES.splitlines():
         words = line.split()
         assert words[:2] == ["parformer", "search"]
-        assert words[2] in ("differentiable", "pareto")
-        if words[2] == "differentiable" and not words[3].startswith("-"):
+        assert words[2] == "placement"
+        if not words[3].startswith("-"):
             read_recipe(words[3])

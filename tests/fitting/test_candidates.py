@@ -63,7 +63,7 @@ def test_sizes_within_limits_hold_the_most_parameters(tmp_path: Path) -> None:
     ended = search_sizes(space, CLOCK, limits, STEP, 0, tmp_path / "a.jsonl")
     first, *others = candidates([ended], limits)
     assert CLOCK.latency(first) <= limits["latency"]
-    visited = [space.config(one.genome) for one in ended.scored]
+    visited = [space.config(one.genome) for one in ended.candidates]
     fits = [c for c in visited if CLOCK.latency(c) <= limits["latency"]]
     assert cost(first).decoder_parameters == max(cost(c).decoder_parameters for c in fits)
     # less and less of the limit, should the prediction be off
@@ -71,7 +71,7 @@ def test_sizes_within_limits_hold_the_most_parameters(tmp_path: Path) -> None:
     assert latencies == sorted(latencies, reverse=True)
     assert latencies[-1] <= 0.66 * limits["latency"]
     again = search_sizes(space, CLOCK, limits, STEP, 0, tmp_path / "a.jsonl")
-    assert [one.genome for one in again.scored] == [one.genome for one in ended.scored]
+    assert [one.genome for one in again.candidates] == [one.genome for one in ended.candidates]
     shown = picture([ended])
     assert len(shown.visited["quality"]) <= 400
     assert max(row["quality"] for row in shown.front) == max(
@@ -83,7 +83,7 @@ def test_where_nothing_fits_the_nearest_is_kept(tmp_path: Path) -> None:
     space = space_of("par", par(8), BASE, "pocket")
     ended = search_sizes(space, CLOCK, {"latency": 1e-9}, STEP, 0, tmp_path / "a.jsonl")
     (nearest,) = candidates([ended], {"latency": 1e-9})
-    visited = [CLOCK.latency(space.config(one.genome)) for one in ended.scored]
+    visited = [CLOCK.latency(space.config(one.genome)) for one in ended.candidates]
     assert CLOCK.latency(nearest) == min(visited)
 
 

@@ -166,7 +166,7 @@ def test_a_search_that_takes_too_long_is_given_up_and_said(
             watch.step(step, 1.0, 1.0)
         raise AssertionError("nobody stopped it")
 
-    monkeypatch.setattr(placements, "search_differentiable", endless)
+    monkeypatch.setattr(placements, "search_by", endless)
     found = run(machine, text, path, monkeypatch, time=900.0)
     assert machine.now <= 1000
     left_out = {phase.name: phase.left_out for phase in found.phases}
@@ -181,7 +181,7 @@ def test_a_search_that_cannot_be_made_costs_nothing_but_itself(
     def refused(*_: Any, **__: Any) -> None:
         raise ConfigError("2 updates are too few for a search")
 
-    monkeypatch.setattr(placements, "search_differentiable", refused)
+    monkeypatch.setattr(placements, "search_by", refused)
     found = run(Machine(quiet), text, tmp_path / "run", monkeypatch, time=900.0)
     assert found.finished
     assert "2 updates" in {phase.name: phase.left_out for phase in found.phases}["search"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
 from itertools import combinations
+from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -19,24 +21,78 @@ from test_page import Reader
 
 from parformer.errors import PatternError
 from parformer.pattern import Pattern, interleaved, par, sandwich
+from parformer.report import search as page
+from parformer.report import search_costs, search_figures
 from parformer.report.page import Part
-from parformer.report.search import found_table, search_page, sentences_of
-from parformer.report.search_costs import (
-    cost_figure,
-    cost_rows,
-    quality_figure,
-    quality_sentence,
-)
-from parformer.report.search_figures import (
-    choice_label,
-    convergence,
-    heat_map,
-    heat_maps_by_seed,
-    third_sentence,
-    thirds,
-    thirds_figure,
-)
+from parformer.report.search_figures import choice_label, third_sentence, thirds
 from parformer.report.stack import COLOURS
+from parformer.search.placement.result import PlacementResult
+
+FILES = Path(__file__).parents[1] / "search" / "files"
+Found = dict[str, Any]
+"""What `search.json` holds."""
+
+
+def read(found: Found) -> PlacementResult:
+    return PlacementResult.from_dict(found)
+
+
+def search_page(found: Found) -> str:
+    return page.search_page(read(found))
+
+
+def sentences_of(found: Found) -> list[str]:
+    return page.sentences_of(read(found))
+
+
+def heat_map(found: Found) -> Part:
+    return search_figures.heat_map(read(found))
+
+
+def heat_maps_by_seed(found: Found) -> Part:
+    return search_figures.heat_maps_by_seed(read(found))
+
+
+def thirds_figure(found: Found) -> Part:
+    return search_figures.thirds_figure(read(found))
+
+
+def convergence(found: Found) -> Part:
+    return search_figures.convergence(read(found))
+
+
+def cost_rows(found: Found) -> list[tuple[str, list[str]]]:
+    return search_costs.cost_rows(read(found))
+
+
+def cost_figure(found: Found) -> Part:
+    result = read(found)
+    base = result.row("interleaved")
+    assert base is not None
+    return search_costs.cost_figure(result, base)
+
+
+def quality_figure(found: Found) -> Part:
+    return search_costs.quality_figure(read(found), read(found).retrained or ())
+
+
+def quality_sentence(found: Found) -> str:
+    return search_costs.quality_sentence(read(found).retrained or ())
+
+
+@pytest.mark.parametrize("name", ["search-limit-0.1.json", "search-plain-0.1.json"])
+def test_a_search_of_version_0_1_has_a_page_still(name: str) -> None:
+    found = json.loads((FILES / name).read_text())
+    text = Reader(search_page(found))
+    assert found["command"] in text.all("code")
+    assert text.all("p")[1].startswith("Nothing was learned in this time")
+    assert found["pattern"] in shown(found)
+    for row in found["compared"]:
+        assert f"{row['parameters']:,}" in text.all("td")
+    told = read(found).to_dict()
+    assert {key: told[key] for key in found.keys() - {"format"}} == {
+        key: found[key] for key in found.keys() - {"format"}
+    }
 
 
 def sample(
@@ -45,7 +101,6 @@ def sample(
     seeds: int = 3,
     *,
     picks: Sequence[Sequence[int]] | None = None,
-    timed: bool = True,
     priced: bool = False,
     retrained: bool = False,
     **changes: Any,
@@ -83,7 +138,7 @@ def sample(
         "warnings": [],
         "target": {"metric": "flops", "limit": 0.7} if priced else None,
         "price": {"metric": "flops", "found": 0.69, "expected": 0.73} if priced else None,
-        "compared": (compared := _compare(layers, decode(choices, decided), timed)),
+        "compared": (compared := _compare(layers, decode(choices, decided))),
         "effort": {
             "search_step_seconds": 0.21,
             "baseline_step_seconds": 0.12,
@@ -149,7 +204,7 @@ def _seed(
     }
 
 
-def _compare(layers: int, found: str, timed: bool) -> list[dict[str, Any]]:
+def _compare(layers: int, found: str) -> list[dict[str, Any]]:
     patterns = {"found": Pattern.parse(found)}
     if layers % 2 == 0:
         patterns |= {"interleaved": interleaved(layers), "sandwich": sandwich(layers, layers // 4)}
@@ -166,8 +221,8 @@ def _compare(layers: int, found: str, timed: bool) -> list[dict[str, Any]]:
                 "parameters": 1_234_567 + 66_000 * attention + 132_000 * forward,
                 "flops": 40_000_000 + 9_000_000 * attention + 8_000_000 * forward,
                 "state_bytes": 524_288 * attention,
-                "latency_seconds": time if timed else None,
-                "latency_interval": [time * 0.98, time * 1.03] if timed else None,
+                "latency_seconds": time,
+                "latency_interval": [time * 0.98, time * 1.03],
             }
         )
     return rows
@@ -203,7 +258,7 @@ CASES: dict[str, dict[str, Any]] = {
     "neither s nor f": sample(8, ("r", "a", "i")),
     "one layer": sample(1, seeds=2),
     "two layers": sample(2, seeds=1),
-    "three layers": sample(3, retrained=True, timed=False),
+    "three layers": sample(3, retrained=True),
     "forty-eight layers": sample(48, priced=True, retrained=True),
     "fifteen layers": sample(15),
     "many seeds": sample(12, seeds=9),
@@ -222,18 +277,18 @@ def case(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Reader]:
 def test_every_case_makes_a_whole_page(case: tuple[dict[str, Any], Reader]) -> None:
     from plotly.graph_objects import Figure
 
-    found, read = case
-    assert read.open == []
-    assert len(read.scripts) == 2
-    for figure in read.plots:
+    found, text = case
+    assert text.open == []
+    assert len(text.scripts) == 2
+    for figure in text.plots:
         Figure(figure)
         assert figure["data"]
-    sentences = [*read.all("figcaption"), *read.all("p")[1:]]
+    sentences = [*text.all("figcaption"), *text.all("p")[1:]]
     for sentence in sentences:
         assert sentence.endswith("."), sentence
         assert not re.search(r"\b(nan|inf|None|null)\b|  |\{|\}|, ;|, \.", sentence), sentence
-    assert "python-source" in read.all("h1")[0]
-    assert found["command"] in read.all("code")
+    assert "python-source" in text.all("h1")[0]
+    assert found["command"] in text.all("code")
 
 
 def test_the_same_holds_in_a_terminal(case: tuple[dict[str, Any], Reader]) -> None:
@@ -253,7 +308,7 @@ def drawn(part: Part) -> dict[str, Any]:
 
 def shown(found: dict[str, Any], width: int = 120) -> str:
     screen = Console(width=width, record=True, file=StringIO(), color_system=None)
-    screen.print(found_table(found))
+    screen.print(page.found_table(read(found)))
     return screen.export_text()
 
 
@@ -261,7 +316,7 @@ def test_the_heat_map_shows_every_probability_and_the_choice_of_every_layer() ->
     found = sample(12, seeds=2)
     heat, dots = drawn(heat_map(found))["data"]
     for layer, row in enumerate(found["probabilities"]):
-        assert [heat["z"][choice][layer] for choice in range(3)] == row
+        assert [heat["z"][choice][layer] for choice in range(3)] == list(row)
     assert heat["x"] == dots["x"] == list(range(1, 13))
     assert heat["y"] == ["self-attention", "feed-forward", "identity"]
     assert [heat["y"].index(name) for name in dots["y"]] == found["picks"]
@@ -515,11 +570,11 @@ def test_the_price_is_told_as_it_is(figures: dict[str, Any], words: str) -> None
 
 def test_nothing_is_divided_by_nought() -> None:
     rows = price()
-    rows[1] |= {"state_bytes": 0, "latency_seconds": None, "latency_interval": None}
+    rows[1] |= {"state_bytes": 0}
     found = sample(4, compared=rows)
     assert "state" not in cost_figure(found).see
-    cells = dict(cost_rows(found))
-    assert cells["time per step"] == ["10 ms", "–"]
+    shares = [cells for label, cells in cost_rows(found) if label.endswith("interleaved")]
+    assert shares[2] == ["–", "–"]
     assert "memory" not in sentences_of(found)[2]
 
 
@@ -545,8 +600,8 @@ def test_the_target_is_told_and_whether_it_was_met(
 
 def test_the_table_of_costs_holds_the_given_numbers() -> None:
     found = sample(12)
-    read = Reader(search_page(found))
-    cells = read.all("td")
+    text = Reader(search_page(found))
+    cells = text.all("td")
     rows = dict(cost_rows(found))
     for place, row in enumerate(found["compared"]):
         assert rows["parameters"][place] == f"{row['parameters']:,}"
@@ -578,31 +633,29 @@ def test_the_figure_of_costs_shows_ratios_to_the_interleaved() -> None:
 
 def test_the_found_stack_keeps_its_left_out_layers_in_their_place() -> None:
     found = sample(6, picks=[[0, 2, 1, 2, 2, 1]])
-    read = Reader(search_page(found))
-    stacks = [a["aria-label"] for t, a in read.tags if a.get("class") == "strip"]
+    text = Reader(search_page(found))
+    stacks = [a["aria-label"] for t, a in text.tags if a.get("class") == "strip"]
     assert stacks[:3] == ["s i f i i f", "s i f i i f", "s f s f s f"]
 
 
-def test_an_odd_depth_has_no_sandwich_and_untimed_patterns_no_time() -> None:
-    read = Reader(search_page(CASES["three layers"]))
-    assert "sandwich" not in read.all("th")
-    assert not [label for label in read.all("th") if "time" in label]
-    assert "PAR's rule" in read.all("th")
+def test_an_odd_depth_has_no_sandwich() -> None:
+    text = Reader(search_page(CASES["three layers"]))
+    assert "sandwich" not in text.all("th")
+    assert "PAR's rule" in text.all("th")
 
 
-def test_quality_stands_against_time_or_else_work() -> None:
+def test_quality_stands_against_time() -> None:
     found = sample(12, retrained=True)
     points = drawn(quality_figure(found))["data"]
     for point, run, row in zip(points, found["retrained"], found["compared"], strict=True):
         assert point["y"] == [run["test"]["bits"]]
         assert point["x"] == [pytest.approx(row["latency_seconds"] * 1e3)]
-    found = sample(12, retrained=True, timed=False)
     for run in found["retrained"]:
         run |= {"test": None, "valid": run["valid"] | {"bits": None}}
     figure = drawn(quality_figure(found))
     for point, run, row in zip(figure["data"], found["retrained"], found["compared"], strict=True):
         assert point["y"] == [run["valid"]["perplexity"]]
-        assert point["x"] == [pytest.approx(row["flops"] / 1e6)]
+        assert point["x"] == [pytest.approx(row["latency_seconds"] * 1e3)]
     assert figure["layout"]["yaxis"]["title"]["text"] == "valid perplexity"
     Reader(search_page(found))
 
@@ -638,12 +691,12 @@ def test_patterns_without_a_price_are_trained_all_the_same() -> None:
 def test_what_it_took_is_told() -> None:
     found = sample(seeds=2, mode="sampled")
     found["effort"] |= {"share": 1.75, "seconds": 7530.0}
-    read = Reader(search_page(found))
-    words = read.all("figcaption")[-1]
+    text = Reader(search_page(found))
+    words = text.all("figcaption")[-1]
     assert "1.75× a training step" in words
     assert "took 2 h 6 min" in words
     assert "1,000 steps would take about 2 min" in words
-    cells = read.all("td")
+    cells = text.all("td")
     assert "1,000, 840 (settled early)" in cells
     assert "AMD EPYC 9R14, 2 threads, torch 2.13.0" in cells
     assert [cell for cell in cells if cell.startswith("sampled:")]
@@ -656,11 +709,11 @@ def test_names_from_outside_stay_text() -> None:
     evil = "<script>alert(1)</script>"
     device = {"cpu": evil, "threads": 2, "torch": evil}
     found = sample(4, corpus=evil, command=evil, warnings=[evil], device=device, version=evil)
-    read = Reader(search_page(found))
-    assert len(read.scripts) == 2
-    assert read.all("title") == [f"Where does a language model of {evil} need attention?"]
-    assert evil in read.all("p")
-    assert read.all("code") == [evil]
+    text = Reader(search_page(found))
+    assert len(text.scripts) == 2
+    assert text.all("title") == [f"Where does a language model of {evil} need attention?"]
+    assert evil in text.all("p")
+    assert text.all("code") == [evil]
 
 
 def test_a_bottleneck_is_no_tag_in_a_figure() -> None:
@@ -670,9 +723,9 @@ def test_a_bottleneck_is_no_tag_in_a_figure() -> None:
 
 def test_warnings_show() -> None:
     found = sample(warnings=["Seeds disagree."])
-    read = Reader(search_page(found))
-    classes = [a.get("class") for t, a in read.tags if t == "p"]
-    assert classes[read.all("p").index("Seeds disagree.")] == "warning"
+    text = Reader(search_page(found))
+    classes = [a.get("class") for t, a in text.tags if t == "p"]
+    assert classes[text.all("p").index("Seeds disagree.")] == "warning"
     assert "Warning: Seeds disagree." in shown(found)
 
 

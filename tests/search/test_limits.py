@@ -54,6 +54,27 @@ def test_an_amount_that_cannot_be_read_is_refused_with_an_example(text: str) -> 
         read_limit(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("latency=5", "'latency=5' has no unit; latency is a time, in s, ms, us"),
+        ("latency=5parsec", "has the unknown unit 'parsec'; latency is a time, in s, ms"),
+        ("latency=5MB", "has 'MB', which is for bytes; latency is a time, in s, ms"),
+        ("memory=5ms", "has 'ms', which is for a time; memory is bytes, in B, kB"),
+        ("flops=5GB", "has 'GB', which is for bytes; flops is a count, in k, M"),
+        ("latency=0ms", "must be an amount above 0"),
+    ],
+)
+def test_each_wrong_unit_has_its_own_message(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_limit(text)
+    assert why in str(caught.value)
+
+
+def test_one_limit_need_not_stand_in_a_list() -> None:
+    assert read_limits("latency=5ms") == read_limits(["latency=5ms"])
+
+
 def test_what_is_no_limit_is_refused() -> None:
     with pytest.raises(ConfigError, match="write it as latency=20ms"):
         read_limit("20ms")

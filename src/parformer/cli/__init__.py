@@ -34,8 +34,8 @@ examples:
   parformer measure transformer-xl-base par-base      both on this machine, side by side
   parformer train pocket --time 3m --run first        a real model, from this Python's source
   parformer evaluate first                            its perplexity on text it never saw
-  parformer search differentiable --time 4m           where this text needs attention
-  parformer search pareto --run gallery               all sizes worth having on this machine
+  parformer search placement --time 4m                where this text needs attention
+  parformer search sizes --run gallery                all sizes worth having on this machine
   parformer pick gallery --limit latency=5ms          the best of them that fits
   parformer generate first --prompt 'def '            what it writes
   parformer reproduce list                            the papers' tables, and ours beside them
@@ -69,9 +69,7 @@ VERBS = (
         "train a model on a text; the same command on the same run goes on where it stopped",
     ),
     Verb("search", "find out which block belongs where, for a text and a device"),
-    Verb(
-        "pick", "take the best model within limits from a Pareto search, ready to train", "pareto"
-    ),
+    Verb("pick", "take the best model within limits from a search for sizes, ready to train"),
     Verb("proxies", "how well cheap scores rank a table of trained models"),
     Verb(
         "reproduce",

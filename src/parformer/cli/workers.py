@@ -67,7 +67,7 @@ def add_join(parser: argparse.ArgumentParser) -> None:
 
 def run_join(arguments: argparse.Namespace) -> None:
     """Propose and evaluate candidates of a study until it is done."""
-    from parformer.search.sizes.job import join_search
+    from parformer.search.sizes.engine import join_search
     from parformer.search.sizes.study import join_study
 
     screen = Screen(quiet=arguments.json)

@@ -27,11 +27,12 @@ from parformer.measure.readings import Readings, Step
 from parformer.pattern import BlockSpec, Pattern
 from parformer.search.front import front
 from parformer.search.limits import as_option, excess, in_words
+from parformer.search.sizes.engine import Ended, ending, work_off
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.job import Ended, Wanted, ending, work_off
 from parformer.search.sizes.objectives import Clock, Figures, countable
 from parformer.search.sizes.space import SearchSpace, read_space
 from parformer.search.sizes.study import open_study
+from parformer.search.sizes.wanted import Wanted
 
 POPULATION, ITERATIONS = 60, 12
 SMALL = 20_000
@@ -127,8 +128,8 @@ def search_sizes(
     wanted = Wanted(space=space, plan=plan, step=step, sampler=sampler)
     settings = wanted.to_settings() | {"limits_here": dict(limits)}
     with open_study(f"notebook:{file}", space.name, settings, slots=plan.slots) as study:
-        pricing = work_off(study, wanted, {}, clock, Watch(), lambda: False)
-        return ending(study, wanted, limits, pricing, None, {})
+        work_off(study, wanted, {}, clock, Watch())
+        return ending(study, wanted, limits, None, {})
 
 
 def candidates(searches: Sequence[Ended], limits: Mapping[str, float]) -> list[ModelConfig]:
@@ -137,10 +138,10 @@ def candidates(searches: Sequence[Ended], limits: Mapping[str, float]) -> list[M
     The last one is what comes nearest, which is all there is where nothing fits.
     """
     found = [
-        (figures, ended.wanted.space, scored.genome)
+        (one.figures, ended.wanted.space, one.genome)
         for ended in searches
-        for figures, scored in zip(ended.figures, ended.scored, strict=True)
-        if figures
+        for one in ended.candidates
+        if one.figures
     ]
     picked: list[int] = []
     for share in NEARNESS:
@@ -182,7 +183,7 @@ def measured_figures(
 def picture(searches: Sequence[Ended], dots: int = 400) -> Seen:
     """What was looked at and what is unbeaten, for a figure."""
     names = ("quality", "latency", "memory")
-    some = [one for ended in searches for one in ended.figures if one]
+    some = [one.figures for ended in searches for one in ended.candidates if one.figures]
     values = np.array([[-one["quality"], one["latency"], one["memory"]] for one in some])
     best = [one for one, flag in zip(some, front(values), strict=True) if flag]
     kept = some[:: max(1, -(-len(some) // dots))]

@@ -54,8 +54,8 @@ from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.statistics import compare as compare_times
 from parformer.model import load
 from parformer.report.words import Unit
-from parformer.search.placement.job import FOUND as SEARCHED
-from parformer.store.files import read_json, sync
+from parformer.search.placement.result import PlacementResult
+from parformer.store.files import sync
 from parformer.train.alike import read_curve
 from parformer.train.loop import sample
 from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER, read_result
@@ -372,10 +372,10 @@ def about_phases(fit: Running) -> list[PhaseFacts]:
     ]
 
 
-def searched(fit: Running) -> dict[str, Any] | None:
+def searched(fit: Running) -> PlacementResult | None:
     """What the search for placements found."""
-    file = fit.path / SEARCH / SEARCHED
-    return read_json(file) if file.is_file() else None
+    place = fit.path / SEARCH
+    return PlacementResult.load(place) if (place / PlacementResult.FILE).is_file() else None
 
 
 def about_profile(fit: Running, found: Profiled) -> ProfileFacts | None:

@@ -10,7 +10,7 @@ from parformer.fitting.phases import Placed
 from parformer.fitting.running import OutOfTime, Running
 from parformer.pattern import Pattern, par
 from parformer.recipe import Recipe, SearchConfig, read_recipe
-from parformer.search.placement.job import search_differentiable
+from parformer.search.placement.job import search_recipe as search_by
 
 SEARCH = "search"
 """The folder of the search, and the name of its phase."""
@@ -63,7 +63,7 @@ def search(fit: Running) -> Placed:
     if fit.by_clock and not seconds:
         return Placed()
     try:
-        found = search_differentiable(
+        found = search_by(
             search_recipe(fit, seconds),
             fit.path / SEARCH,
             watch=fit.impatient(),
@@ -76,9 +76,9 @@ def search(fit: Running) -> Placed:
         fit.watch.notice(f"No search for placements, only those by rule: {error}")
         fit.progress.leave_out(SEARCH, f"only placements by rule take part: {error}")
         return Placed()
-    if not found.finished:
+    if found.found is None:
         raise KeyboardInterrupt
-    return Placed(str(found.found["pattern"]))
+    return Placed(str(found.found.pattern))
 
 
 def search_recipe(fit: Running, seconds: float) -> Recipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from parformer.evaluate.counting import References
 from parformer.fitting.phases import Curve, Dropped, Seen, TextFacts, Tried
@@ -17,6 +17,7 @@ from parformer.pattern import Pattern
 from parformer.records import Record, Result
 from parformer.report.words import Unit
 from parformer.search.limits import read_limits
+from parformer.search.placement.result import PlacementResult
 from parformer.train.run import MODEL, open_run
 
 REPORT = "report.html"
@@ -280,7 +281,7 @@ class FitResult(Result):
     references: dict[str, References]
     verdict: Verdict
     samples: tuple[Sample, ...]
-    search: dict[str, Any] | None
+    search: PlacementResult | None
     pareto: SizesSeen | None
     profile: ProfileFacts | None
     energy: Energy

@@ -36,13 +36,14 @@ from parformer.measure.tables import (
     refuse_another_kind,
 )
 from parformer.pattern import BlockSpec
+from parformer.records import Record
 
 CONSTANT = "constant"
 """The weight of what is the same for all models."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Record):
     """Relative errors of predictions, without their sign."""
 
     median: float
@@ -56,7 +57,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class Accuracy(Record):
     """How far predictions were from whole models that had no part in them."""
 
     models: int

@@ -1,9 +1,6 @@
 """Which architectures are the best on this device, and how do I take one?
 
-One page, or a screenful of terminal, from what `pareto.json` holds.
-
->>> verdict({"front": [], "limits": {"latency": 0.001}})
-'No architecture was found within latency 1 ms.'
+One page, or a screenful of terminal, from what a search for sizes found.
 """
 
 from __future__ import annotations
@@ -15,47 +12,39 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from parformer.report.page import Html, Made, Part, Section, listed, page, paragraph, table
+from parformer.report.page import Html, Made, Part, Section, page, paragraph, table, template
 from parformer.report.pareto_figures import pictures, predictions, settling
-from parformer.report.pareto_limits import SCRIPT, STYLE, sliders
+from parformer.report.pareto_limits import sliders
 from parformer.report.pareto_rows import (
     COUNTS,
-    NAMES,
-    Found,
-    Row,
     costs_of,
-    counted,
     drawing,
     family_of,
-    finite,
-    front_of,
     interval_words,
-    is_measured,
-    name_of,
     options_of,
     quality_name,
     quality_words,
-    span,
-    value_from,
-    value_of,
     width_of,
     words_of,
 )
 from parformer.report.pareto_savings import savings_parts, savings_words
-from parformer.report.search import long_time
-from parformer.search.limits import METRICS, in_words
+from parformer.report.words import NAMES, amount, counted, listed, long_time, span
+from parformer.search.limits import in_words
+from parformer.search.sizes.objectives import CLOCKED
+from parformer.search.sizes.result import Member, SizesResult
 
 SIZES = ("layers", "width", "heads", "inner")
 
 
-def pareto_page(found: Found) -> str:
+def pareto_page(found: SizesResult) -> str:
     """The report as one self-contained HTML page."""
     lead = [
         paragraph(verdict(found), "verdict"),
-        paragraph(receipt(found), "soft receipt"),
-        *(paragraph(str(warning), "warning") for warning in found.get("warnings") or ()),
+        paragraph(f"{found.device.words()}; a step of {found.step.words}; {found.date}.",
+                  "soft receipt"),
+        *(paragraph(warning, "warning") for warning in found.warnings),
         paragraph(_what(found), "soft"),
-    ]
+    ]  # fmt: skip
     steps = settling(found)
     given = [
         ("Which architecture fits my limits?", _choice(found)),
@@ -69,37 +58,32 @@ def pareto_page(found: Found) -> str:
         lead=Html("\n".join(lead)),
         sections=[Section(heading, parts) for heading, parts in given if parts],
         made=Made(
-            command=str(found.get("command") or "parformer search pareto"),
-            date=str(found.get("date") or "an unknown day"),
-            version=str(found.get("version") or "?"),
+            command=found.command or "parformer search sizes",
+            date=found.date,
+            version=found.version,
         ),
-        script=SCRIPT,
-        style=STYLE + _STYLE,
+        script=template("pareto.js"),
+        style=template("pareto.css"),
     )
 
 
-def verdict(found: Found) -> str:
+def verdict(found: SizesResult) -> str:
     """What the search found and what that is worth, in plain words."""
-    front = front_of(found)
-    limits = {m: most for m, most in (found.get("limits") or {}).items() if m in METRICS}
-    within = listed(
-        [f"{NAMES[metric]} {in_words(metric, most)}" for metric, most in limits.items()]
-    )
+    front, costs = found.front, costs_of(found)
+    within = listed([f"{NAMES[m]} {in_words(m, most)}" for m, most in found.limits.items()])
     if not front:
         return f"No architecture was found{f' within {within}' if within else ''}."
     words = counted(len(front), "architecture")
-    size = finite(found.get("front_size"))
-    if size is not None and size > len(front):
-        words += f" of {size:,.0f} unbeaten ones"
-    costs = costs_of(found)
+    if found.front_size > len(front):
+        words += f" of {found.front_size:,} unbeaten ones"
     if costs:
-        values = [v for row in front if (v := value_of(row, costs[0])) is not None]
+        values = [v for one in front if (v := one.figure(costs[0])) is not None]
         ends = [in_words(costs[0], end) for end in sorted({min(values), max(values)})]
-        what = "" if costs[0] in ("latency", "memory") else f" {NAMES[costs[0]]}"
+        what = "" if costs[0] in CLOCKED else f" {NAMES[costs[0]]}"
         words += f" {'from' if len(ends) > 1 else 'of'} {' to '.join(ends)}{what}"
     words += f", within {within}" if within else ""
     gain, *others = savings_words(found)
-    guessed = [m for m in costs if not any(is_measured(row, m) for row in front)]
+    guessed = [m for m in costs if not any(one.is_measured(m) for one in front)]
     if guessed:
         others.append(
             f"All of {listed([NAMES[m] for m in guessed])} is predicted, nothing measured"
@@ -107,90 +91,69 @@ def verdict(found: Found) -> str:
     return " ".join(f"{sentence}." for sentence in (f"{words}; {gain}", *others))
 
 
-def receipt(found: Found) -> str:
-    """Where, how and when it was measured."""
-    step = found.get("step") or {}
-    parts = [device_words(found)]
-    parts += [f"a step of {words}"] if (words := step.get("words")) else []
-    parts += [str(date)] if (date := found.get("date")) else []
-    return f"{'; '.join(parts)}."
-
-
-def device_words(found: Found) -> str:
-    """The machine, its threads and the version of torch."""
-    device, step = found.get("device") or {}, found.get("step") or {}
-    threads = device.get("threads") or step.get("threads")
-    words = [str(device.get("cpu") or "an unknown device")]
-    words += [counted(threads, "thread")] if threads else []
-    words += [f"torch {str(torch).partition('+')[0]}"] if (torch := device.get("torch")) else []
-    return ", ".join(words)
-
-
-def _what(found: Found) -> str:
-    evaluated = finite(found.get("evaluated"))
-    words = "An architecture is on the front if nothing else "
-    words += f"of the {evaluated:,.0f} that were looked at " if evaluated else "that was looked at "
-    words += "is as good in everything and better in something. "
-    if found.get("proxy") == "short-training":
+def _what(found: SizesResult) -> str:
+    words = (
+        f"An architecture is on the front if nothing else of the {found.evaluated:,} that were "
+        "looked at is as good in everything and better in something. "
+    )
+    if found.proxy == "short-training":
         return words + "Quality is that of a short training; higher is better."
     words += "Nothing was trained: quality is "
-    if found.get("proxy") in COUNTS:
+    if found.proxy in COUNTS:
         words += (
-            f"the number of {quality_name(found)}, which LiteTransformerSearch found to rank "
+            f"the number of {quality_name(found.proxy)}, which LiteTransformerSearch found to rank "
             "models made of the same blocks nearly as training does."
         )
     else:
-        words += f"the {quality_name(found)}, which stands for it; higher is better."
+        words += f"the {quality_name(found.proxy)}, which stands for it; higher is better."
     return words
 
 
-def _choice(found: Found) -> list[Part]:
+def _choice(found: SizesResult) -> list[Part]:
     """Sliders, pictures, table: what the limits fade."""
+    if not found.front:
+        return []
     parts = []
     if (limits := sliders(found)) is not None:
         see = "Move a limit: what breaks it fades in the pictures and in the table below."
-        if any(not is_measured(row, m) for row in front_of(found) for m in costs_of(found)):
+        if any(not one.is_measured(m) for one in found.front for m in costs_of(found)):
             see += " A figure after ~ was predicted, not measured."
         parts.append(Part(limits, see))
-    parts += pictures(found)
-    if front_of(found):
-        parts.append(_members(found))
-    return parts
+    return [*parts, *pictures(found), _members(found)]
 
 
-def _members(found: Found) -> Part:
+def _members(found: SizesResult) -> Part:
     """The front as a table with a drawing of every architecture, its full patterns below."""
-    front = front_of(found)
-    inner = [width for row in front for width in options_of(row, "inner", found)]
-    heads = [count for row in front for count in options_of(row, "heads", found)]
-    head, timed = ["", "shape", *SIZES, quality_name(found)], "latency" in costs_of(found)
-    if "decoder" not in quality_name(found):
-        head.append("decoder parameters")
-    if timed:
-        head += ["latency predicted", "latency measured"]
-    rest = [metric for metric in costs_of(found) if metric != "latency"]
-    head += [NAMES[metric] for metric in rest if NAMES[metric] != quality_name(found)]
+    inner = [width for one in found.front for width in options_of(one, "inner", found)]
+    heads = [count for one in found.front for count in options_of(one, "heads", found)]
+    quality, costs = quality_name(found.proxy), costs_of(found)
+    counts = "decoder" not in quality
+    rest = [metric for metric in costs if metric != "latency" and NAMES[metric] != quality]
+    head = ["", "shape", *SIZES, quality, *["decoder parameters"] * counts]
+    head += ["latency predicted", "latency measured"] if "latency" in costs else []
     body = []
-    for number, row in enumerate(front):
-        cells = [*_size_cells(found, row), quality_words(found, row.get("quality"))]
-        if "decoder" not in quality_name(found):
-            cells.append(_amount("parameters", finite(row.get("decoder_parameters"))))
-        if timed:
-            cells.append(_amount("latency", value_from(row, "predicted", "latency")))
-            measured = _amount("latency", value_from(row, "measured", "latency"))
-            cells.append(f"{measured}{' ≈' * bool(row.get('tie'))}\n{interval_words(row)}")
-        cells += [words_of(row, m) for m in rest if NAMES[m] != quality_name(found)]
-        shape = drawing(row, max(inner, default=0), max(heads, default=0))
+    for number, one in enumerate(found.front):
+        cells = [*_size_cells(found, one), quality_words(found.proxy, one.quality)]
+        cells += [amount("parameters", one.decoder_parameters)] * counts
+        if "latency" in costs:
+            predicted, measured = (
+                amount("latency", None if read is None else read.latency)
+                for read in (one.predicted, one.measured)
+            )
+            cells += [predicted, f"{measured}{' ≈' * one.tie}\n{interval_words(one)}"]
+        cells += [words_of(one, metric) for metric in rest]
+        shape = drawing(one, found, max(inner, default=0), max(heads, default=0))
         body.append(
-            f'<tr data-row="{number}"><th scope="row">{escape(name_of(row))}</th>'
+            f'<tr data-row="{number}"><th scope="row">{escape(one.name)}</th>'
             f"<td>{shape}</td>" + "".join(map(_cell, cells)) + "</tr>\n"
         )
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    patterns = table([], [(name_of(row), str(row.get("pattern"))) for row in front])
+    names = [*head, *(NAMES[metric] for metric in rest)]
+    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in names)
+    patterns = table([], [(one.name, str(one.pattern)) for one in found.front])
     see = "Bars upwards are inner widths of feed-forward blocks, layer by layer from the left"
     see += f" (the tallest is {max(inner):,})" if inner else ""
     see += f"; bars downwards are heads (at most {max(heads)})." if heads else "."
-    if any(row.get("tie") for row in front):
+    if any(one.tie for one in found.front):
         see += " ≈: the latency cannot be told from that of the next row."
     return Part(
         Html(
@@ -208,52 +171,43 @@ def _cell(text: str) -> str:
     return f"<td>{escape(first)}{f'<small>{escape(more)}</small>' if more else ''}</td>"
 
 
-def _size_cells(found: Found, row: Row) -> list[str]:
-    layers = finite(row.get("layers"))
-    ranges = [span(options_of(row, option, found)) for option in ("heads", "inner")]
-    return ["–" if layers is None else f"{layers:.0f}", width_of(row), *ranges]
+def _size_cells(found: SizesResult, member: Member) -> list[str]:
+    ranges = [span(options_of(member, option, found)) for option in ("heads", "inner")]
+    return [f"{member.layers}", f"{width_of(member, found):,}", *ranges]
 
 
-def _amount(metric: str, value: float | None) -> str:
-    return "–" if value is None else in_words(metric, value)
-
-
-def _effort(found: Found) -> Part:
+def _effort(found: SizesResult) -> Part:
     """What another needs to do the same."""
-    space, plan = found.get("space") or {}, found.get("plan") or {}
-    step, seconds = found.get("step") or {}, found.get("seconds") or {}
-    rows = [("command", str(found.get("command") or "not recorded"))]
-    if space.get("name"):
-        size = finite(space.get("size"))
-        like = space.get("recipe") or space.get("like")
-        words = [str(space["name"]), *([f"like {like}"] if like else [])]
-        words += [f"{_large(size)} architectures"] if size else []
-        rows.append(("space", ", ".join(words)))
-    rows.append(("objectives", listed([str(name) for name in found.get("objectives") or ()])))
-    rows += [("sampler", _plan_words(plan))] if plan else []
-    rows += [("seed", str(seed))] if (seed := plan.get("seed")) is not None else []
+    space, plan = found.space, found.plan
     ways = {"profile": "predicted by a profile of the device", "measuring": "measured for each"}
-    if found.get("latency_by"):
-        rows.append(("latency", ways.get(found["latency_by"], str(found["latency_by"]))))
-    rows += [("step", str(told))] if (told := step.get("words")) else []
-    rows.append(("device", device_words(found)))
-    took = {name: finite(seconds.get(name)) for name in ("profile", "search", "measure")}
-    known = {name: value for name, value in took.items() if value is not None}
-    rows += [(f"time to {_VERBS[name]}", long_time(value)) for name, value in known.items()]
-    see = (
-        f"All in all it took {long_time(sum(known.values()))}."
-        if known
-        else "Same seed, same search."
+    sampler = ", ".join(
+        [plan.sampler]
+        + [
+            f"{name} {getattr(plan, name):g}"
+            for name in ("population", "parents", "mutated", "crossed", "mutation", "iterations")
+        ]
     )
-    profile = found.get("profile") or {}
-    if profile.get("reused"):
-        see += " The profile of the device was there from an earlier run."
-    held = profile.get("held_out") or {}
-    median, tail = finite(held.get("median")), finite(held.get("p90"))
-    if median is not None and tail is not None:
-        see += f" On models it had not seen, the profile was off by {median:.1%} in the median and "
-        see += f"{tail:.1%} at the 90th percentile."
-    return Part(table([], [row for row in rows if row[1]]), see)
+    rows = [
+        ("command", found.command or "not recorded"),
+        ("space", f"{space.name}, like {space.recipe or space.like}, {_large(space.size)} "
+                  "architectures"),
+        ("objectives", listed(found.objectives)),
+        ("sampler", sampler),
+        ("seed", str(plan.seed)),
+        ("latency", ways.get(found.latency_by, found.latency_by)),
+        ("step", found.step.words),
+        ("device", found.device.words()),
+        *((f"time to {_VERBS[name]}", long_time(found.seconds[name]))
+          for name in _VERBS if name in found.seconds),
+    ]  # fmt: skip
+    see = f"All in all it took {long_time(sum(found.seconds.values()))}."
+    if found.profile is not None and found.profile.held_out is not None:
+        off = found.profile.held_out.latency
+        see += (
+            f" On models it had not seen, the profile was off by {off.median:.1%} in the median "
+            f"and {off.p90:.1%} at the 90th percentile."
+        )
+    return Part(table([], rows), see)
 
 
 _VERBS = {"profile": "profile the device", "search": "search", "measure": "measure the front"}
@@ -267,70 +221,41 @@ def _large(size: float) -> str:
     return f"{digits} × 10{raised}"
 
 
-def _plan_words(plan: Row) -> str:
-    names = {"population": "population", "parents": "parents", "mutated": "mutated",
-             "crossed": "crossed", "mutation": "mutation", "iterations": "iterations"}  # fmt: skip
-    parts = [f"{name} {plan[key]}" for key, name in names.items() if plan.get(key) is not None]
-    return ", ".join([str(plan.get("sampler") or "?"), *parts])
-
-
-def front_table(found: Found) -> RenderableType:
+def front_table(found: SizesResult) -> RenderableType:
     """The front in a terminal."""
-    front = front_of(found)
-    if not front:
+    if not found.front:
         return Text(verdict(found))
     drawn = Table(header_style="bold", title="The front", title_justify="left")
     drawn.add_column("")
-    metrics = [metric for metric in costs_of(found) if NAMES[metric] != quality_name(found)]
-    both = "latency" in metrics and any(_guess(row) for row in front)
-    for name in (*SIZES, quality_name(found), *(NAMES[metric] for metric in metrics)):
+    quality = quality_name(found.proxy)
+    metrics = [metric for metric in costs_of(found) if NAMES[metric] != quality]
+    both = "latency" in metrics and any(one.predicted and one.measured for one in found.front)
+    for name in (*SIZES, quality, *(NAMES[metric] for metric in metrics)):
         drawn.add_column(name, justify="right")
         if both and name == NAMES["latency"]:
             drawn.add_column("predicted", justify="right")
-    for row in front:
-        cells = [*_size_cells(found, row), quality_words(found, row.get("quality"))]
+    for one in found.front:
+        cells = [*_size_cells(found, one), quality_words(found.proxy, one.quality)]
         for metric in metrics:
-            tie = " ≈" if metric == "latency" and row.get("tie") else ""
-            cells.append(words_of(row, metric) + tie)
-            cells += [_guess(row)] if both and metric == "latency" else []
-        drawn.add_row(*(Text(cell) for cell in (name_of(row), *cells)))
+            timed = metric == "latency"
+            cells.append(words_of(one, metric) + " ≈" * (timed and one.tie))
+            if both and timed:
+                known = one.predicted if one.measured else None
+                cells.append("" if known is None else in_words("latency", known.latency))
+        drawn.add_row(*(Text(cell) for cell in (one.name, *cells)))
     return Group(drawn, *(Text(note, style="dim") for note in _notes(found, metrics)))
 
 
-def _guess(row: Row) -> str:
-    """The latency that was predicted, of what was measured too."""
-    value = value_from(row, "predicted", "latency")
-    return in_words("latency", value) if value and is_measured(row, "latency") else ""
-
-
-def _notes(found: Found, metrics: Sequence[str]) -> list[str]:
-    front = front_of(found)
+def _notes(found: SizesResult, metrics: Sequence[str]) -> list[str]:
     notes = []
-    if any(not is_measured(row, metric) for row in front for metric in metrics):
+    if any(not one.is_measured(metric) for one in found.front for metric in metrics):
         notes.append("~ predicted, not measured")
-    if any(row.get("tie") for row in front):
+    if any(one.tie for one in found.front):
         notes.append("≈ the latency cannot be told from that of the next row")
-    off = (found.get("errors") or {}).get("latency") or {}
-    median, high = finite(off.get("median")), finite(off.get("p90"))
-    if median is not None and high is not None:
+    if found.errors is not None:
+        off = found.errors.latency
         notes.append(
-            f"Predicted latency was off by {median:.1%} in the median, {high:.1%} in one of ten"
+            f"Predicted latency was off by {off.median:.1%} in the median, {off.p90:.1%} in one "
+            "of ten"
         )
     return notes
-
-
-_STYLE = """\
-.scroll.tall { max-height: 620px; overflow-y: auto; }
-.tall thead th { position: sticky; top: 0; background: var(--card); z-index: 1; }
-.tall thead th:first-child { z-index: 2; }
-.tall tr > th:first-child { min-width: 3.4em; }
-.tall table { font-size: .88rem; }
-.tall th, .tall td { padding: 3px 8px; vertical-align: middle; }
-.tall tr > :nth-child(2) { text-align: left; }
-.tall small { display: block; color: var(--soft); font-size: .8em; line-height: 1.2; }
-.receipt { max-width: none; }
-.shape { display: block; }
-details summary { cursor: pointer; color: var(--soft); font-size: .93rem; margin-top: 10px; }
-details .facts td { font: .85em ui-monospace, SFMono-Regular, Menlo, monospace; }
-@media print { .scroll.tall { max-height: none; } }
-"""

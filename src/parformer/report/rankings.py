@@ -10,13 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from parformer.report.figures import GREY, SHADES
 from parformer.search.ranking.rankings import SHARES, Bin, Ranking
 
 Rankings = Mapping[str, Mapping[str, Ranking]]
 """By experiment, then by proxy."""
 
-COLOURS = ("#7c5cff", "#e8a200", "#0c8599", "#d9480f", "#4c78a8", "#2f9e44", "#9c36b5", "#868e96",
-           "#1f2328")  # fmt: skip
+COLOURS = (*SHADES, GREY, "#1f2328")
 DASHES = ("", "6 4", "2 3")
 """Of lines beyond the colours."""
 WIDTH, PANEL, LEFT, TOP, GAP = 760, 200, 56, 44, 74
@@ -57,9 +57,7 @@ def flops_words(flops: float | None) -> str:
     return f"{flops / 1e9:,.1f} G" if flops else "none"
 
 
-def summary(
-    experiment: str, rankings: Mapping[str, Ranking], flops: Mapping[str, float | None]
-) -> Table:
+def summary(experiment: str, rankings: Mapping[str, Ranking]) -> Table:
     """One proxy per row: the correlation over all models, and what the score costs."""
     count = max(ranking.models for ranking in rankings.values())
     table = slim(tidy(experiment) + f", {count:,} models")
@@ -70,7 +68,7 @@ def summary(
     for name, ranking in rankings.items():
         row = [figure(ranking.spearman), " to ".join(map(figure, ranking.interval))]
         row += ["" if ranking.distance is None else f"{ranking.distance:.2%}"] if far else []
-        table.add_row(Text(tidy(name)), *row, flops_words(flops.get(name)))
+        table.add_row(Text(tidy(name)), *row, flops_words(ranking.flops))
     return table
 
 

@@ -1,4 +1,4 @@
-"""What does a differentiable search look like, figure by figure?
+"""What does a search for placements look like, figure by figure?
 
 Every figure comes with the sentence under it, written from the same numbers.
 """
@@ -6,34 +6,33 @@ Every figure comes with the sentence under it, written from the same numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from html import escape
-from itertools import accumulate
+from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from parformer.evaluate.counting import References
-from parformer.pattern import BlockSpec, Pattern
-from parformer.report.page import ACCENT, FAINT, Part, axis, letter_name, listed, plot
+from parformer.pattern import Pattern
+from parformer.report.figures import (
+    FAINT,
+    SHADES,
+    Trace,
+    axis,
+    bars,
+    lines,
+    nth,
+    plot,
+    reference_marks,
+    shares_scale,
+    stacked,
+    titles,
+)
+from parformer.report.figures import heat_map as heat
+from parformer.report.page import Part, letter_name
 from parformer.report.stack import COLOURS
-
-Found = Mapping[str, Any]
-"""What `search.json` holds."""
-
-Trace = dict[str, Any]
+from parformer.report.words import listed
+from parformer.search.placement.result import PlacementResult, Seed
 
 THIRDS = ("first", "second", "last")
-SHADES = (ACCENT, "#e8a200", "#0c8599", "#d9480f", "#4c78a8", "#2f9e44", "#9c36b5")
-DOTTED = "#868e96"
-"""The colour of what is no model: plain counting."""
-TITLE = 26
-"""Pixels above each of several stacked figures, for its name."""
-
-
-def blocks_of(found: Found, picks: Sequence[int]) -> list[BlockSpec]:
-    """One block per layer, identities included, so that every layer keeps its place."""
-    choices = [Pattern.parse(choice)[0] for choice in found["choices"]]
-    return [choices[pick] for pick in picks]
+HOVER = "layer %{x}<br>%{y}: %{z:.1%}"
 
 
 def choice_label(choice: str) -> str:
@@ -42,14 +41,13 @@ def choice_label(choice: str) -> str:
     return str(block) if block.options or block.inside else letter_name(block.letter)
 
 
-def row_of(found: Found, name: str) -> Mapping[str, Any] | None:
-    """What was compared under this name."""
-    return next((row for row in found["compared"] if row["name"] == name), None)
+def labels(found: PlacementResult) -> list[str]:
+    return [choice_label(choice) for choice in found.choices]
 
 
-def heat_map(found: Found) -> Part:
+def heat_map(found: PlacementResult) -> Part:
     """PAR Transformer's picture of a search: how likely is which block in which layer?"""
-    rows, count = found["probabilities"], len(found["seeds"])
+    rows, count = found.probabilities, len(found.seeds)
     best = [max(row) for row in rows]
     see = "The stronger the colour, the likelier the block; dots mark what was chosen"
     see += f" (mean of {count} seeds)." if count > 1 else "."
@@ -61,44 +59,45 @@ def heat_map(found: Found) -> Part:
             f" No layer is surer than layer {surest + 1} ({_likeliest(found, surest)}),"
             f" and none less sure than layer {shakiest + 1} ({_likeliest(found, shakiest)})."
         )
-    passed = sum(row[pick] < max(row) for row, pick in zip(rows, found["picks"], strict=True))
+    passed = sum(row[pick] < max(row) for row, pick in zip(rows, found.picks, strict=True))
     if passed:
-        why = ", to keep to the limit" if "limit" in (found["target"] or {}) else ""
+        limited = found.target is not None and found.target.limit is not None
+        why = ", to keep to the limit" if limited else ""
         see += f" In {passed} layer{'s' * (passed > 1)} another than the likeliest was chosen{why}."
     bar = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}
     bar |= {"lenmode": "pixels", "len": 150, "thickness": 8, "outlinewidth": 0, "ypad": 4}
     bar |= {"tickvals": [0, 0.5, 1], "tickformat": ".0%", "ticklabelposition": "outside top"}
     drawn = plot(
-        _cells(found, rows, found["picks"], "y"),
-        height=110 + 36 * len(found["choices"]),
+        heat(rows, labels(found), found.picks, HOVER),
+        height=110 + 36 * len(found.choices),
         xaxis=_layers_axis(found),
         yaxis=_choices_axis(),
-        coloraxis=_sureness() | {"colorbar": bar},
+        coloraxis=shares_scale(colorbar=bar),
         showlegend=False,
     )
     return Part(drawn, see)
 
 
-def heat_maps_by_seed(found: Found) -> Part:
+def heat_maps_by_seed(found: PlacementResult) -> Part:
     """The same, seed under seed."""
-    seeds, layers = found["seeds"], found["layers"]
-    spans, height = _stacked([20 * len(found["choices"])] * len(seeds))
+    seeds, layers = found.seeds, found.layers
+    spans, height = stacked([20 * len(found.choices)] * len(seeds))
     data: list[Trace] = []
-    layout: dict[str, Any] = {"xaxis": _layers_axis(found, anchor=_nth("y", len(seeds)))}
+    layout: Trace = {"xaxis": _layers_axis(found, anchor=nth("y", len(seeds)))}
     for number, (seed, span) in enumerate(zip(seeds, spans, strict=True), start=1):
-        data += _cells(found, seed["probabilities"], seed["picks"], _nth("y", number))
-        layout[_nth("yaxis", number)] = _choices_axis(domain=span)
-    alike = sum(len(set(picks)) == 1 for picks in zip(*(s["picks"] for s in seeds), strict=True))
+        data += heat(seed.probabilities, labels(found), seed.picks, HOVER, nth("y", number))
+        layout[nth("yaxis", number)] = _choices_axis(domain=span)
+    alike = sum(len(set(picks)) == 1 for picks in zip(*(s.picks for s in seeds), strict=True))
     which = "all" if alike == layers else str(alike) if alike else "none"
     who = "Both" if len(seeds) == 2 else f"All {len(seeds)}"
     see = f"{who} seeds chose the same block in {which} of the {layers} layers"
-    if alike < layers and len(seeds) > 2 and found["agreement"] is not None:
-        see += f"; two of them agree on {found['agreement']:.0%} of the layers on average"
+    if alike < layers and len(seeds) > 2 and found.agreement is not None:
+        see += f"; two of them agree on {found.agreement:.0%} of the layers on average"
     drawn = plot(
         data,
         height=height + 60,
-        coloraxis=_sureness() | {"showscale": False},
-        annotations=_titles([f"seed {seed['seed']}" for seed in seeds], spans),
+        coloraxis=shares_scale(showscale=False),
+        annotations=titles([f"seed {seed.seed}" for seed in seeds], spans),
         showlegend=False,
         **layout,
     )
@@ -115,39 +114,44 @@ def thirds(letters: Sequence[str], letter: str) -> list[int]:
     return [found.count(third) for third in range(3)]
 
 
-def thirds_figure(found: Found) -> Part:
+def thirds_figure(found: PlacementResult) -> Part:
     """Where in the depth is which block? Beside it, where the interleaved Transformer has it."""
-    seeds = found["seeds"]
-    stacks = [[block.letter for block in blocks_of(found, seed["picks"])] for seed in seeds]
-    offered = [Pattern.parse(choice)[0].letter for choice in found["choices"]]
-    baseline = row_of(found, "interleaved")
-    usual = Pattern.parse(baseline["pattern"]).letters if baseline else ""
+    seeds = found.seeds
+    stacks = [[block.letter for block in found.blocks_of(seed.picks)] for seed in seeds]
+    offered = [Pattern.parse(choice)[0].letter for choice in found.choices]
+    baseline = found.row("interleaved")
+    usual = baseline.pattern.letters if baseline else ""
+    x = [_third_label(third, found.layers) for third in range(3)]
+
+    def counts(letter: str) -> list[tuple[int, ...]]:
+        """By third, of every seed."""
+        return [*zip(*(thirds(stack, letter) for stack in stacks), strict=True)]
+
+    def drawn(letter: str, colour: str, *, usually: bool) -> Trace:
+        name = f"{letter_name(letter)}, {'interleaved' if usually else 'found'}"
+        hover = f"%{{y:.1f}} {name}"
+        if usually:
+            heights: Sequence[float] = thirds(usual, letter)
+            return bars(x, heights, name=name, colour=colour, hover=hover, hollow=True)
+        own = counts(letter)
+        spread = [stdev(count) for count in own] if len(seeds) > 1 else None
+        heights = [fmean(count) for count in own]
+        return bars(x, heights, name=name, colour=colour, hover=hover, spread=spread)
+
     data: list[Trace] = []
     for letter, colour in COLOURS.items():
         if letter in offered and letter != "i":
-            counts = [*zip(*(thirds(stack, letter) for stack in stacks), strict=True)]
-            bar = _bar(found, f"{letter_name(letter)}, found", [fmean(count) for count in counts])
-            if len(seeds) > 1:
-                bar["error_y"] = {"array": [stdev(count) for count in counts], "color": "#868e96"}
-            data.append(bar | {"marker": {"color": colour}})
+            data.append(drawn(letter, colour, usually=False))
         if letter in usual:
-            bar = _bar(found, f"{letter_name(letter)}, interleaved", thirds(usual, letter))
-            hollow = {"color": "rgba(0,0,0,0)", "line": {"color": colour, "width": 2}}
-            data.append(bar | {"marker": hollow})
+            data.append(drawn(letter, colour, usually=True))
     letter = "s" if "s" in offered else next((x for x in offered if x != "i"), "i")
-    counts = [*zip(*(thirds(stack, letter) for stack in stacks), strict=True)]
-    see = third_sentence(letter_name(letter), [fmean(count) for count in counts])
+    see = third_sentence(letter_name(letter), [fmean(count) for count in counts(letter)])
     if letter in usual:
         see += f" The interleaved Transformer has {listed([*map(str, thirds(usual, letter))])}."
     if len(seeds) > 1:
         see += f" Means of {len(seeds)} seeds; thin lines show one standard deviation."
-    drawn = plot(
-        data,
-        height=380,
-        xaxis=axis(),
-        yaxis=axis("blocks", rangemode="nonnegative", dtick=1 if found["layers"] <= 24 else None),
-    )
-    return Part(drawn, see)
+    y = axis("blocks", rangemode="nonnegative", dtick=1 if found.layers <= 24 else None)
+    return Part(plot(data, height=380, xaxis=axis(), yaxis=y), see)
 
 
 def third_sentence(name: str, places: Sequence[float]) -> str:
@@ -171,87 +175,67 @@ def third_sentence(name: str, places: Sequence[float]) -> str:
     return f"{share} {name} is in the {where[0]} third: {of}."
 
 
-def convergence(found: Found) -> Part:
+def convergence(found: PlacementResult) -> Part:
     """Did the search settle, and when?"""
-    seeds = [seed for seed in found["seeds"] if seed["history"]["step"]]
-    costs = [seed for seed in seeds if seed["history"]["cost"]]
-    titles = ["training loss", "layers whose likeliest block is final"]
-    titles += ["expected cost, interleaved = 1"] * bool(costs)
-    spans, height = _stacked([190, 110, 110][: len(titles)])
+    seeds = [seed for seed in found.seeds if seed.history.step]
+    priced = [seed for seed in seeds if seed.history.cost]
+    names = ["training loss", "layers whose likeliest block is final"]
+    names += ["expected cost, interleaved = 1"] * bool(priced)
+    spans, height = stacked([190, 110, 110][: len(names)])
     data = [line for number, seed in enumerate(seeds) for line in _curves(seed, number)]
-    shade = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": found["warmup_steps"]}
+    shade: Trace = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": found.warmup_steps}
     shade |= {"y0": 0, "y1": 1, "fillcolor": FAINT, "line": {"width": 0}, "layer": "below"}
-    layout: dict[str, Any] = {
-        "xaxis": axis("step", anchor=_nth("y", len(titles)), rangemode="tozero"),
+    # lines at the losses of plain counting; uniform guesses lie far above
+    counted = dict(found.references.lines()[1:]) if found.references else {}
+    marks, signs = reference_marks(counted)
+    layout: Trace = {
+        "xaxis": axis("step", anchor=nth("y", len(names)), rangemode="tozero"),
         "yaxis": axis(domain=spans[0]),
         "yaxis2": axis(domain=spans[1], tickformat=".0%", range=[-0.05, 1.05]),
-        "annotations": [*_titles(titles, spans), *_counted(found)[1]],
-        "shapes": [*[shade] * bool(found["warmup_steps"]), *_counted(found)[0]],
+        "annotations": [*titles(names, spans), *signs],
+        "shapes": [*[shade] * bool(found.warmup_steps), *marks],
     }
-    if costs:
+    if priced:
         layout["yaxis3"] = axis(domain=spans[2])
     see = " ".join(
         [
-            *_went("The training loss", [seed["history"]["loss"] for seed in seeds]),
-            *_went("The expected cost", [seed["history"]["cost"] for seed in costs]),
+            *_went("The training loss", [seed.history.loss for seed in seeds]),
+            *_went("The expected cost", [seed.history.cost or () for seed in priced]),
             _settled(found),
-            *["Shaded: warm-up, in which only weights are trained."] * bool(found["warmup_steps"]),
-            *["Dotted: what plain counting reaches on validation text."] * bool(_counted(found)[0]),
+            *["Shaded: warm-up, in which only weights are trained."] * bool(found.warmup_steps),
+            *["Dotted: what plain counting reaches on validation text."] * bool(counted),
         ]
     )
     return Part(plot(data, height=height + 80, showlegend=len(seeds) > 1, **layout), see)
 
 
-def _counted(found: Found) -> tuple[list[Trace], list[Trace]]:
-    """Lines at the losses of plain counting, and their names; uniform guesses lie far above."""
-    known = found.get("references")
-    return reference_marks(dict(References.from_dict(known).lines()[1:]) if known else {})
-
-
-def reference_marks(counted: Mapping[str, float]) -> tuple[list[Trace], list[Trace]]:
-    """A dotted line across a figure for each of some heights, and their names."""
-    line: Trace = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "layer": "below"}
-    line["line"] = {"color": DOTTED, "width": 1.2, "dash": "dot"}
-    sign: Trace = {"xref": "paper", "xanchor": "right", "yref": "y", "yanchor": "bottom"}
-    sign |= {"showarrow": False, "font": {"size": 11, "color": DOTTED}}
-    return (
-        [line | {"y0": y, "y1": y} for y in counted.values()],
-        # side by side, as two may lie close to each other
-        [
-            sign | {"x": 0.9 if number % 2 else 1.0, "y": y, "text": escape(name)}
-            for number, (name, y) in enumerate(counted.items())
-        ],
-    )
-
-
-def _curves(seed: Mapping[str, Any], number: int) -> list[Trace]:
+def _curves(seed: Seed, number: int) -> list[Trace]:
     """The loss of one seed, how much of its pattern is there already, and what it would cost."""
-    history, name = seed["history"], f"seed {seed['seed']}"
-    last = [_leaders(row) for row in history["probabilities"][-1]]
+    history, name = seed.history, f"seed {seed.seed}"
+    last = [_leaders(row) for row in history.probabilities[-1]]
     there = [
         fmean(_leaders(row) == end for row, end in zip(rows, last, strict=True))
-        for rows in history["probabilities"]
+        for rows in history.probabilities
     ]
-    sure = [fmean(max(row) for row in rows) for rows in history["probabilities"]]
-    shared: Trace = {"type": "scatter", "mode": "lines", "x": history["step"], "name": name}
-    shared |= {"legendgroup": name, "line": {"color": SHADES[number % len(SHADES)], "width": 2}}
+    sure = [fmean(max(row) for row in rows) for rows in history.probabilities]
 
     def curve(place: str, y: Sequence[float], note: Sequence[float], words: str) -> Trace:
-        hover = f"{name}, step %{{x}}<br>{words}<extra></extra>"
-        more = {"yaxis": place, "y": y, "customdata": note, "hovertemplate": hover}
-        return shared | more | {"showlegend": place == "y"}
+        hover = f"{name}, step %{{x}}<br>{words}"
+        line = lines(history.step, y, name=name, colour=SHADES[number % len(SHADES)], hover=hover)
+        line |= {"yaxis": place, "customdata": list(note), "legendgroup": name}
+        return line | {"showlegend": place == "y"}
 
     loss = "loss %{y:.3f}<br>temperature %{customdata:.3g}"
     share = "%{y:.0%} of the layers<br>likeliest block: %{customdata:.0%} on average"
-    lines = [
-        curve("y", history["loss"], history["temperature"], loss),
+    drawn = [
+        curve("y", history.loss, history.temperature, loss),
         curve("y2", there, sure, share),
     ]
-    if history["cost"]:
-        weights = history["lambda"]
+    if history.cost:
+        weights = history.penalty or ()
         words = "cost %{y:.3f}" + "<br>λ %{customdata:.3g}" * bool(weights)
-        lines.append(curve("y3", history["cost"], weights or [], words))
-    return lines
+        drawn.append(curve("y3", history.cost, weights, words))
+    return drawn
 
 
 def _leaders(row: Sequence[float]) -> list[int]:
@@ -259,9 +243,9 @@ def _leaders(row: Sequence[float]) -> list[int]:
     return [choice for choice, probability in enumerate(row) if probability == max(row)]
 
 
-def _went(what: str, series: Sequence[Sequence[float | None]]) -> list[str]:
+def _went(what: str, series: Sequence[Sequence[float]]) -> list[str]:
     """From where to where a curve went, as the mean over seeds; nothing without numbers."""
-    kept = [[y for y in ys if y is not None and math.isfinite(y)] for ys in series]
+    kept = [[y for y in ys if math.isfinite(y)] for ys in series]
     ends = [(ys[0], ys[-1]) for ys in kept if ys]
     if not ends:
         return []
@@ -271,61 +255,33 @@ def _went(what: str, series: Sequence[Sequence[float | None]]) -> list[str]:
     return [f"{what} {'fell' if last < first else 'rose'} from {first:.3g} to {last:.3g}."]
 
 
-def _settled(found: Found) -> str:
-    seeds = found["seeds"]
-    early = sum(seed["early"] for seed in seeds)
-    last = max(seeds, key=lambda seed: seed["changed"] or 0)
+def _settled(found: PlacementResult) -> str:
+    seeds = found.seeds
+    early = sum(seed.early for seed in seeds)
+    last = max(seeds, key=lambda seed: seed.changed)
     see = "The chosen blocks never changed"
-    if last["changed"]:
-        see = f"The chosen blocks last changed at step {last['changed']:,} of {last['steps']:,}"
-        see += f" (seed {last['seed']})" if len(seeds) > 1 else ""
+    if last.changed:
+        see = f"The chosen blocks last changed at step {last.changed:,} of {last.steps:,}"
+        see += f" (seed {last.seed})" if len(seeds) > 1 else ""
     if early:
         who = f"{early} of the {len(seeds)} seeds" if len(seeds) > 1 else "the search"
         see += f"; {who} stopped early, having settled"
     return f"{see}."
 
 
-def _likeliest(found: Found, layer: int) -> str:
-    row = found["probabilities"][layer]
-    return f"{choice_label(found['choices'][row.index(max(row))])} {max(row):.0%}"
+def _likeliest(found: PlacementResult, layer: int) -> str:
+    row = found.probabilities[layer]
+    return f"{choice_label(found.choices[row.index(max(row))])} {max(row):.0%}"
 
 
-def _cells(
-    found: Found, rows: Sequence[Sequence[float]], picks: Sequence[int], place: str
-) -> list[Trace]:
-    """A heat map of one set of probabilities, and a dot on every chosen block."""
-    x = list(range(1, len(rows) + 1))
-    y = [escape(choice_label(choice)) for choice in found["choices"]]
-    size, gap = (9, 2) if len(rows) <= 12 else (6, 1) if len(rows) <= 24 else (5, 1)
-    heat: Trace = {"type": "heatmap", "x": x, "y": y, "z": [*map(list, zip(*rows, strict=True))]}
-    heat |= {"yaxis": place, "coloraxis": "coloraxis", "xgap": gap, "ygap": 2}
-    heat["hovertemplate"] = "layer %{x}<br>%{y}: %{z:.1%}<extra></extra>"
-    dots: Trace = {"type": "scatter", "mode": "markers", "x": x, "y": [y[pick] for pick in picks]}
-    dots["marker"] = {"size": size, "color": "#ffffff"}
-    dots["marker"]["line"] = {"color": "#1f2328", "width": size / 6}
-    return [heat, dots | {"yaxis": place, "hoverinfo": "skip"}]
-
-
-def _sureness() -> dict[str, Any]:
-    # see-through at nought, so that it is right on white and on black
-    scale = [[0, "rgba(124, 92, 255, 0.05)"], [1, "rgba(124, 92, 255, 1)"]]
-    return {"cmin": 0, "cmax": 1, "colorscale": scale}
-
-
-def _layers_axis(found: Found, **more: Any) -> dict[str, Any]:
-    step = next(step for step in (1, 2, 3, 4, 6, 8, 16, 64, 512) if found["layers"] <= 8 * step)
+def _layers_axis(found: PlacementResult, **more: Any) -> Trace:
+    step = next(step for step in (1, 2, 3, 4, 6, 8, 16, 64, 512) if found.layers <= 8 * step)
     ticks = {"tick0": step, "dtick": step, "showgrid": False, "zeroline": False}
-    return axis("layer", range=[0.5, found["layers"] + 0.5], **ticks, **more)
+    return axis("layer", range=[0.5, found.layers + 0.5], **ticks, **more)
 
 
-def _choices_axis(**more: Any) -> dict[str, Any]:
+def _choices_axis(**more: Any) -> Trace:
     return axis(type="category", autorange="reversed", showgrid=False, **more)
-
-
-def _bar(found: Found, name: str, heights: Sequence[float]) -> Trace:
-    x = [_third_label(third, found["layers"]) for third in range(3)]
-    hover = f"%{{y:.1f}} {name}<extra></extra>"
-    return {"type": "bar", "x": x, "y": heights, "name": name, "hovertemplate": hover}
 
 
 def _third_label(third: int, layers: int) -> str:
@@ -337,22 +293,3 @@ def _third_label(third: int, layers: int) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:.0f}" if abs(number - round(number)) < 1e-9 else f"{number:.1f}"
-
-
-def _nth(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}{number}"
-
-
-def _stacked(heights: Sequence[int]) -> tuple[list[list[float]], int]:
-    """Where figures of these heights lie under each other, each below its title."""
-    total = sum(heights) + TITLE * len(heights)
-    lows = [1 - below / total for below in accumulate(height + TITLE for height in heights)]
-    return [[max(low, 0), low + h / total] for low, h in zip(lows, heights, strict=True)], total
-
-
-def _titles(words: Sequence[str], spans: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
-    place = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom"}
-    return [
-        {"text": escape(text), "y": span[1], "showarrow": False, **place}
-        for text, span in zip(words, spans, strict=True)
-    ]

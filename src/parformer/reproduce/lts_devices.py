@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from random import Random
 from statistics import median
-from typing import Any
 
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
@@ -18,8 +18,9 @@ from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import Trained, pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
-from parformer.search.sizes.result import savings
+from parformer.search.sizes.result import Savings
 from parformer.search.sizes.space import read_space
+from parformer.search.sizes.summarise import savings
 
 LENGTH = 192
 """Tokens of a step, as in the paper."""
@@ -128,31 +129,30 @@ def front_savings(bench: Workbench, family: str, table: str) -> dict[str, Ours]:
     read = bench.measure_many(configs, reference=usual, tgt_len=LENGTH, mem_len=0)
     how = f"measured here: {len(wanted)} models of the paper's front, {len(reached)} baselines"
 
-    def saved(
-        mine: str = "median", theirs: str = "median", memory: str = "peak_bytes"
-    ) -> dict[str, Any]:
-        rows = [row(f"front {size}", size, read, mine, memory) for size in wanted]
-        base = [row(f"{d} layers", decoder(c), read, theirs, memory) for d, c in reached.items()]
-        for depth, one in zip(reached, base, strict=True):
-            one["layers"] = depth
-        found = savings(rows, base)
+    def saved(mine: str = "median", theirs: str = "median", memory: str = "peak_bytes") -> Savings:
+        front = [timed_model(f"front {size}", 0, size, read, mine, memory) for size in wanted]
+        base = [
+            timed_model(f"{depth} layers", depth, decoder(config), read, theirs, memory)
+            for depth, config in reached.items()
+        ]
+        found = savings(front, base)
         assert found is not None
         return found
 
     # the least and the most that the times' intervals allow
     middle, least, most = saved(), saved("high", "low"), saved("low", "high")
 
-    def timed(value: Callable[[Mapping[str, Any]], float]) -> Ours:
+    def timed(value: Callable[[Savings], float]) -> Ours:
         return Ours(value(middle), how, (value(least), value(most)))
 
     found = {
-        f"{family}-latency": timed(lambda one: 100 * one["latency_saved"]),
-        f"{family}-memory": Ours(100 * middle["memory_saved"], how),
-        f"{family}-working": Ours(100 * saved(memory="working_bytes")["memory_saved"], how),
+        f"{family}-latency": timed(lambda one: 100 * one.latency_saved),
+        f"{family}-memory": Ours(100 * middle.memory_saved, how),
+        f"{family}-working": Ours(100 * saved(memory="working_bytes").memory_saved, how),
     }
-    if middle["largest"]["layers"] == DEPTHS[-1]:
-        found[f"{family}-speedup"] = timed(lambda one: one["largest"]["speedup"])
-        found[f"{family}-ratio"] = Ours(middle["largest"]["memory_ratio"], how)
+    if middle.largest.layers == DEPTHS[-1]:
+        found[f"{family}-speedup"] = timed(lambda one: one.largest.speedup)
+        found[f"{family}-ratio"] = Ours(middle.largest.memory_ratio, how)
     return found
 
 
@@ -160,11 +160,25 @@ def decoder(config: ModelConfig) -> int:
     return cost(config, tgt_len=1, mem_len=0).decoder_parameters
 
 
-def row(
-    name: str, quality: int, read: Mapping[str, Reading], time: str, memory: str
-) -> dict[str, Any]:
-    measured = {"latency": getattr(read[name], time), "memory": getattr(read[name], memory)}
-    return {"name": name, "quality": quality, "measured": measured, "predicted": None}
+@dataclass(frozen=True)
+class TimedModel:
+    """A model as savings are computed of it."""
+
+    name: str
+    layers: int
+    quality: float
+    latency: float
+    memory: float
+
+    def figure(self, metric: str) -> float:
+        return float(getattr(self, metric))
+
+
+def timed_model(
+    name: str, layers: int, quality: int, read: Mapping[str, Reading], time: str, memory: str
+) -> TimedModel:
+    seconds, peak = getattr(read[name], time), getattr(read[name], memory)
+    return TimedModel(name, layers, quality, seconds, peak)
 
 
 @study("lts-figure-15")

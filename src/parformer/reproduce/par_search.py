@@ -5,7 +5,7 @@ One pocket search serves all three figures that are about it: it lies in the run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,8 @@ from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, settled
 from parformer.reproduce.workbench import Workbench, spread
-from parformer.search.placement.job import search_differentiable
+from parformer.search.placement.job import search_recipe
+from parformer.search.placement.result import PlacementResult, Seed
 
 SEEDS = 2
 """Searches at least; the paper has six."""
@@ -26,7 +27,7 @@ SHARE = 0.47
 """Of the time that is the search's; the rest is for training what it found and its rivals."""
 
 
-def pocket_search(bench: Workbench, *, retrain: bool = False) -> Mapping[str, Any] | None:
+def pocket_search(bench: Workbench, *, retrain: bool = False) -> PlacementResult | None:
     """What search.json says; nothing where trainings are left out."""
     if not bench.training:
         return None
@@ -41,7 +42,7 @@ def pocket_search(bench: Workbench, *, retrain: bool = False) -> Mapping[str, An
     recipe = settled(bench, pocket("pocket-search", search__seeds=seeds, **length))
     path: Path = bench.folder / name
     with pinned_threads(bench.threads):
-        searched = search_differentiable(recipe, path, retrain=retrain, watch=bench.watch)
+        searched = search_recipe(recipe, path, retrain=retrain, watch=bench.watch)
     if not searched.finished:
         raise Stopped(
             f"stopped in {searched.where} after step {searched.step:,}, everything is saved; "
@@ -50,22 +51,22 @@ def pocket_search(bench: Workbench, *, retrain: bool = False) -> Mapping[str, An
     return searched.found
 
 
-def how(found: Mapping[str, Any]) -> str:
+def how(found: PlacementResult) -> str:
     return (
-        f"pocket search here: {found['layers']} layers, {found['steps']:,} updates, "
-        f"{len(found['seeds'])} seeds, {found['corpus']}"
+        f"pocket search here: {found.layers} layers, {found.steps:,} updates, "
+        f"{len(found.seeds)} seeds, {found.corpus}"
     )
 
 
-def over_seeds(found: Mapping[str, Any], value: Callable[[Mapping[str, Any]], float]) -> Ours:
+def over_seeds(found: PlacementResult, value: Callable[[Seed], float]) -> Ours:
     """The mean over seeds of what is computed from each."""
-    values = [value(seed) for seed in found["seeds"]]
+    values = [value(seed) for seed in found.seeds]
     return Ours(fmean(values), how(found), spread(values))
 
 
-def letters(seed: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def letters(seed: Seed, found: PlacementResult) -> list[str]:
     """Every layer's choice, identities among them."""
-    return [Pattern.parse(found["choices"][pick]).letters for pick in seed["picks"]]
+    return [block.letter for block in found.blocks_of(seed.picks)]
 
 
 def thirds(chosen: Sequence[str]) -> list[int]:
@@ -83,11 +84,11 @@ def figure_2(bench: Workbench) -> Found:
     found = pocket_search(bench, retrain=True)
     if found is None:
         return {}
-    rows = {row["name"]: row for row in found["retrained"]}
-    mine, theirs = (rows[name]["test"]["loss"] for name in ("found", "interleaved"))
-    pattern = Pattern.parse(rows["found"]["pattern"])
+    rows = {row.name: row for row in found.retrained or ()}
+    mine, theirs = ((row.test or row.valid).loss for row in (rows["found"], rows["interleaved"]))
+    pattern = rows["found"].pattern
 
-    def ratio(seed: Mapping[str, Any]) -> float:
+    def ratio(seed: Seed) -> float:
         chosen = letters(seed, found)
         return len(chosen) / max(1, chosen.count("s"))
 
@@ -108,7 +109,7 @@ def figure_3(bench: Workbench) -> Found:
     if found is None:
         return {}
 
-    def share(seed: Mapping[str, Any]) -> float:
+    def share(seed: Seed) -> float:
         first, second, last = thirds(letters(seed, found))
         return 100 * (first + second) / max(1, first + second + last)
 
@@ -123,15 +124,15 @@ def first_figure_2(bench: Workbench) -> Found:
     found = pocket_search(bench)
     if found is None:
         return {}
-    column = [Pattern.parse(choice).letters for choice in found["choices"]].index("s")
-    cut = round(2 * found["layers"] / 3)
+    column = [Pattern.parse(choice).letters for choice in found.choices].index("s")
+    cut = round(2 * found.layers / 3)
 
-    def ratio(seed: Mapping[str, Any]) -> float:
+    def ratio(seed: Seed) -> float:
         chosen = letters(seed, found)
         return chosen.count("s") / max(1, chosen.count("f"))
 
-    def probability(seed: Mapping[str, Any], *, former: bool) -> float:
-        rows = seed["probabilities"]
+    def probability(seed: Seed, *, former: bool) -> float:
+        rows = seed.probabilities
         return fmean(row[column] for row in (rows[:cut] if former else rows[cut:]))
 
     return {

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parformer.errors import ConfigError
@@ -38,7 +39,14 @@ EXAMPLES = {
     "flops": "5G",
     "parameters": "50M",
 }
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d{1,2})?)\s*([A-Za-zµ]*)")
+KINDS = {
+    "latency": "a time",
+    "memory": "bytes",
+    "state": "bytes",
+    "flops": "a count",
+    "parameters": "a count",
+}
+_AMOUNT = re.compile(r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,2})?)\s*([A-Za-zµ]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +62,45 @@ class Limit:
         return replace(self, most=self.most * baseline, relative=False) if self.relative else self
 
 
-def read_limit(text: str) -> Limit:
+def read_limit(text: str, metrics: Sequence[str] = METRICS) -> Limit:
     """A limit from the command line, such as `memory=64MB` or `latency=0.7x`."""
     metric, equals, amount = (part.strip() for part in text.partition("="))
     if not equals:
         raise ConfigError(f"cannot read limit {shown(text)}; write it as latency=20ms")
-    check_names([metric], METRICS, "metric of a limit")
+    check_names([metric], metrics, "metric of a limit")
     found = _AMOUNT.fullmatch(amount)
-    units = UNITS[metric]
-    if found is None or float(found[1]) <= 0 or found[2] not in (*units, "x"):
-        raise ConfigError(
-            f"limit {shown(text)} must be an amount above 0, such as {metric}={EXAMPLES[metric]}, "
-            f"or a multiple of the baseline's, such as {metric}=0.7x"
-        )
+    if found is None or not 0 < float(found[1]) < math.inf:
+        raise ConfigError(f"limit {shown(text)} must be an amount above 0, {_ways(metric)}")
     if found[2] == "x":
         return Limit(metric, float(found[1]), relative=True)
-    return Limit(metric, float(found[1]) * units[found[2]])
+    if found[2] not in UNITS[metric]:
+        raise ConfigError(f"limit {shown(text)} {_wrong_unit(metric, found[2])}, {_ways(metric)}")
+    return Limit(metric, float(found[1]) * UNITS[metric][found[2]])
 
 
-def read_limits(texts: Iterable[str]) -> tuple[Limit, ...]:
+def _ways(metric: str) -> str:
+    return (
+        f"such as {metric}={EXAMPLES[metric]}, or a multiple of the baseline's, "
+        f"such as {metric}=0.7x"
+    )
+
+
+def _wrong_unit(metric: str, unit: str) -> str:
+    """Why an amount of a metric cannot be written so."""
+    kind = KINDS[metric]
+    known = ", ".join(filter(None, UNITS[metric]))
+    if not unit:
+        return f"has no unit; {metric} is {kind}, in {known}"
+    others = [KINDS[other] for other, units in UNITS.items() if unit in units]
+    if others:
+        return f"has {shown(unit)}, which is for {others[0]}; {metric} is {kind}, in {known}"
+    return f"has the unknown unit {shown(unit)}; {metric} is {kind}, in {known}"
+
+
+def read_limits(texts: str | Iterable[str]) -> tuple[Limit, ...]:
     """Every limit once."""
     limits: dict[str, Limit] = {}
-    for text in texts:
+    for text in [texts] if isinstance(texts, str) else texts:
         limit = read_limit(text)
         if limit.metric in limits:
             raise ConfigError(

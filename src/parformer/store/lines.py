@@ -42,7 +42,7 @@ class Lines:
             os.close(self.handle)
             raise FolderError(
                 f"another process is working on {str(path)!r}, which takes one at a time; "
-                "wait for it, or keep the study in sqlite:PATH"
+                "wait for it"
             ) from None
         try:
             self.found = self.read_all(read)

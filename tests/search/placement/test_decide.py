@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from parformer.data.batches import Windows
-from parformer.errors import ConfigError, CorpusError, ParformerError
+from parformer.errors import ConfigError, CorpusError, FolderError, ParformerError
 from parformer.recipe import Recipe
 from parformer.search.placement import decide
 from parformer.search.placement.decide import (
     ROUNDS,
+    Known,
     Pace,
+    decide_search,
     find_pace,
     find_prices,
     refuse_impossible,
-    settle,
     target_of,
     timetable_of,
     without_carried_state,
@@ -47,12 +48,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def settled(recipe: Recipe, watch: Breaker | None = None) -> Any:
-    return settle(recipe, TOKENS, Workers(), watch or Breaker())
+    return decide_search(recipe, TOKENS, Workers(), watch or Breaker())
 
 
 def refused(recipe: Recipe, workers: Workers | None = None) -> str:
     with pytest.raises(ParformerError) as caught:
-        settle(recipe, TOKENS, workers or Workers(), Breaker())
+        decide_search(recipe, TOKENS, workers or Workers(), Breaker())
     assert caught.value.status == 2
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -68,7 +69,7 @@ def test_the_mean_update_of_a_search() -> None:
 def test_a_pace_survives_json_and_broken_ones_are_refused() -> None:
     pace = Pace(0.25, 0.5, 0.125)
     assert Pace.from_dict(pace.to_dict()) == pace
-    with pytest.raises(ConfigError, match="unknown pace 'base'; did you mean 'baseline'"):
+    with pytest.raises(FolderError, match="Pace lacks 'weights'"):
         Pace.from_dict({"base": 1.0})
 
 
@@ -76,15 +77,14 @@ def test_nothing_is_left_open(clock: Clock) -> None:
     recipe = make_recipe(
         train__threads=0, train__precision="auto", train__compile="auto", train__kernels="auto"
     )
-    decided, prices, pace = settled(recipe)
+    decided, known = settled(recipe)
     train = decided.train
     assert train.threads > 0
     assert train.precision in ("fp32", "bf16")
     assert train.kernels in ("native", "plain")
     assert train.compile == "off"
     assert train.evaluate_every == train.steps == 8  # nobody looks at how good a supernet is
-    assert prices is None
-    assert pace == clock.pace
+    assert known == Known(None, clock.pace)
     assert clock.asked == ["pace"]
 
 
@@ -93,7 +93,8 @@ def test_time_becomes_updates(seeds: int, clock: Clock, monkeypatch: pytest.Monk
     monkeypatch.setattr(time, "monotonic", lambda: 5.0)
     watch = Breaker()
     recipe = make_recipe(train__time=60.0, train__steps=400, search__seeds=seeds, train__warmup=300)
-    decided, _, pace = settled(recipe, watch)
+    decided, known = settled(recipe, watch)
+    pace = known.pace
     # of four hundred updates a hundred warm up, then every third is the architecture's
     mean = (300 * clock.pace.weights + 100 * clock.pace.architecture) / 400
     assert pace.mean(timetable_of(recipe, TOKENS)) == pytest.approx(mean)
@@ -112,8 +113,8 @@ def test_the_clock_runs_while_things_are_decided(
     """What measuring took is no longer there to search in."""
     now = iter([100.0] + [130.0] * 10)
     monkeypatch.setattr(decide, "time", type("T", (), {"monotonic": lambda: next(now)}))
-    decided, _, pace = settled(make_recipe(train__time=60.0, train__steps=400))
-    expected = 30 * (1 - RESERVE) / pace.mean(Timetable(400, 100, 3, 1))
+    decided, known = settled(make_recipe(train__time=60.0, train__steps=400))
+    expected = 30 * (1 - RESERVE) / known.pace.mean(Timetable(400, 100, 3, 1))
     assert decided.train.steps == int(expected)
 
 

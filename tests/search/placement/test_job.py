@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 
 from parformer.errors import ConfigError, FolderError, TrainingError
 from parformer.model import load
+from parformer.pattern import Pattern
 from parformer.recipe import Recipe
 from parformer.search.placement import job
-from parformer.search.placement.job import Searched, search_differentiable
+from parformer.search.placement.job import search_recipe
 from parformer.search.placement.session import SearchSession
 from parformer.train.job import train_model
 from parformer.train.run import read_run
@@ -73,8 +74,28 @@ class Stopper(Breaker):
             raise KeyboardInterrupt
 
 
-def search(recipe: Recipe | None, path: str | Path, **options: Any) -> Searched:
-    return search_differentiable(recipe, Path(path), **options)
+@dataclass(frozen=True)
+class Told:
+    """How a search ended, and what its file says of it."""
+
+    finished: bool
+    found: dict[str, Any]
+    step: int = 0
+    where: str = ""
+
+
+def search(recipe: Recipe | None, path: str | Path, **options: Any) -> Told:
+    ended = search_recipe(recipe, Path(path), **options)
+    found = {} if ended.found is None else ended.found.to_dict()
+    return Told(ended.finished, found, ended.step, ended.where)
+
+
+def written(path: Path) -> dict[str, Any]:
+    """What search.json says."""
+    found = json.loads((path / "search.json").read_text("utf-8"))
+    assert found.pop("format") == "parformer-search-1"
+    assert isinstance(found, dict)
+    return found
 
 
 def break_off(recipe: Recipe | None, path: str | Path, stop: int, seed: int = 0) -> Stopper:
@@ -101,7 +122,7 @@ def test_text_in_pattern_out(here: Path, clock: Clock) -> None:
     watch = Stopper()
     done = search(recipe, "run", command="as typed", watch=watch)
     assert done.finished
-    assert json.loads((here / "run" / "search.json").read_text("utf-8")) == done.found
+    assert written(here / "run") == done.found
     assert done.found["command"] == "as typed"
     assert sorted(p.name for p in (here / "run").iterdir() if p.name != ".lock") == [
         *("config.toml", "device.json", "search.json", "seed-0", "seed-1", "tokenizer.json")
@@ -325,7 +346,7 @@ def test_a_signal_ends_it_after_the_update_in_hand(number: int, here: Path) -> N
                 os.kill(os.getpid(), number)
 
     stopped = search(recipe, "run", watch=Caller())
-    assert stopped == Searched(False, {}, 3, "seed 1")
+    assert stopped == Told(False, {}, 3, "seed 1")
     assert not (here / "run" / "search.json").exists()
     watch = Stopper()
     assert search(recipe, "run", watch=watch).finished
@@ -394,9 +415,38 @@ def test_a_training_is_no_search_and_a_search_no_training(here: Path) -> None:
     assert files(here) == before
 
 
+def test_an_amount_is_refused_before_any_text_is_read(here: Path) -> None:
+    before = files(here)
+    recipe = open_recipe(search__limit="latency=20ms", data__corpus="nowhere.txt")
+    with pytest.raises(ConfigError, match="amounts are for 'search sizes' and 'fit'"):
+        search(recipe, "run")
+    assert files(here) == before
+
+
+def test_a_result_that_was_cut_off_is_made_again(here: Path, clock: Clock) -> None:
+    done = search(open_recipe(), "run")
+    file = here / "run" / "search.json"
+    whole = file.read_text()
+    for text in (whole[:100], "", "[]", '{"format": "parformer-search-1"}'):
+        file.write_text(text)
+        assert lasting(search(None, "run").found) == lasting(done.found)
+        assert lasting(written(here / "run")) == lasting(done.found)
+
+
+def test_a_cut_off_device_file_says_what_to_delete(here: Path) -> None:
+    search(open_recipe(), "run")
+    file = here / "run" / "device.json"
+    file.write_text(file.read_text()[:40])
+    with pytest.raises(FolderError, match=r"device.json' is broken .* remove it, and what it says"):
+        search(None, "run")
+    file.unlink()
+    assert search(None, "run").finished
+
+
 def test_what_cannot_be_searched_leaves_no_trace(here: Path) -> None:
     for changes in (
         {"search__limit": "flops=0.01x"},
+        {"search__limit": "latency=20ms"},
         {"search__choices": "f"},
         {"train__compile": "on"},
         {"train__batch": 1000, "train__accumulate": 1},
@@ -438,7 +488,7 @@ def test_what_was_found_is_trained_beside_its_rivals(here: Path, monkeypatch: An
     assert str(load(place / "model").config.pattern) == done.found["pattern"]
     result = json.loads((place / "result.json").read_text())
     assert told[0]["valid"]["loss"] == result["valid"]["loss"]
-    assert json.loads((here / "run" / "search.json").read_text()) == done.found
+    assert written(here / "run") == done.found
     # once more: everything is there already, and is still told
     trained.clear()
     assert search(None, "run", retrain=True).found == done.found
@@ -449,7 +499,9 @@ def test_equal_patterns_are_trained_once(here: Path, monkeypatch: Any) -> None:
     """Of three layers, PAR's rule is what was found."""
     monkeypatch.setattr(job, "finished_search", lambda *_: None)
     real = job.summarise
-    monkeypatch.setattr(job, "summarise", lambda *given: real(*given) | {"pattern": "s (f)x2"})
+    monkeypatch.setattr(
+        job, "summarise", lambda *given: replace(real(*given), pattern=Pattern.parse("s (f)x2"))
+    )
     done = search(open_recipe(), "run", retrain=True)
     told = {row["name"]: row for row in done.found["retrained"]}
     assert told["found"]["pattern"] == told["par"]["pattern"] == "s (f)x2"
@@ -468,7 +520,7 @@ def test_training_afterwards_may_be_broken_off_too(here: Path) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     stopped = search(recipe, "run", retrain=True, watch=Caller())
-    assert stopped == Searched(False, {}, 3, "training interleaved")
+    assert stopped == Told(False, {}, 3, "training interleaved")
     watch = Stopper()
     done = search(recipe, "run", retrain=True, watch=watch)
     assert watch.starts[0] == 3

@@ -30,10 +30,11 @@ from parformer.config import ModelConfig
 from parformer.data.batches import Tokens
 from parformer.pattern import ALPHABET
 from parformer.recipe import Recipe, SearchConfig
-from parformer.search.placement import decide, job, result
+from parformer.search.placement import decide, job, summarise
 from parformer.search.placement.decide import Pace
-from parformer.search.placement.prices import Prices, Target, exact, read_target
+from parformer.search.placement.prices import Prices, exact
 from parformer.search.placement.session import SearchSession, space_of
+from parformer.search.placement.target import Target, read_target
 from parformer.store import folder
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
@@ -73,7 +74,7 @@ class Clock:
         for module in (decide, job):
             monkeypatch.setattr(module, "find_pace", self.find_pace)
         monkeypatch.setattr(decide, "measured", self.measured)
-        monkeypatch.setattr(result, "measure_models", self.measure_models)
+        monkeypatch.setattr(summarise, "measure_models", self.measure_models)
 
     def find_pace(self, *_: Any) -> Pace:
         self.asked.append("pace")

@@ -19,9 +19,9 @@ from parformer.search.front import hypervolume
 from parformer.search.sizes import evolution
 from parformer.search.sizes.evolution import (
     SAMPLERS,
+    Candidate,
     Evolution,
     Plan,
-    Scored,
     make_sampler,
     pool,
     select,
@@ -67,16 +67,16 @@ def run(
     plan: Plan,
     score: Score = lambda genome: (sizes(genome), 0.0),
     allowed: Callable[[Genome], bool] = anything,
-) -> list[Scored]:
+) -> list[Candidate]:
     """A whole search, one sampler from first to last."""
     sampler, scored = make_sampler(name, space, plan, allowed), []
     for slot in range(plan.slots):
         genome = sampler.propose(slot, scored)
-        scored.append(Scored(genome, *score(genome)))
+        scored.append(Candidate(genome, *score(genome)))
     return scored
 
 
-def texts(scored: Sequence[Scored]) -> list[str]:
+def texts(scored: Sequence[Candidate]) -> list[str]:
     return [one.genome.text for one in scored]
 
 
@@ -346,8 +346,8 @@ def test_counts_add_up_over_generations() -> None:
     assert counted.total() == PLAN.parents * (PLAN.iterations - 1)
 
 
-def candidates(rows: Sequence[tuple[tuple[float, ...] | None, float]]) -> list[Scored]:
-    return [Scored(Genome({"d_model": i}, ()), *row) for i, row in enumerate(rows)]
+def candidates(rows: Sequence[tuple[tuple[float, ...] | None, float]]) -> list[Candidate]:
+    return [Candidate(Genome({"d_model": i}, ()), *row) for i, row in enumerate(rows)]
 
 
 def names(genomes: Sequence[Genome]) -> list[int]:
@@ -387,7 +387,7 @@ def test_a_search_goes_on_past_what_could_not_be_evaluated(name: str) -> None:
     assert len(run(name, SPACE, PLAN, score)) == PLAN.slots
 
 
-def naive_select(scored: Sequence[Scored], count: int) -> list[int]:
+def naive_select(scored: Sequence[Candidate], count: int) -> list[int]:
     """NSGA-II, front by front, with a loop for every neighbour."""
     left = [i for i, one in enumerate(scored) if one.values is not None and one.excess == 0]
     values = {i: scored[i].values or () for i in left}

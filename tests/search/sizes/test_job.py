@@ -18,15 +18,18 @@ from parformer.measure.device import Receipt
 from parformer.measure.prediction import Accuracy, Spread
 from parformer.measure.readings import Reading, Readings, Step
 from parformer.measure.remembered import Remembered
+from parformer.pattern import Pattern
 from parformer.search.front import front
 from parformer.search.limits import read_limits
+from parformer.search.sizes.engine import Ended, join_search, profile_words, search_front
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.job import Ended, Wanted, join_search, profile_words, search_front
-from parformer.search.sizes.picking import figure, pick, picked_recipe, relative_limits
+from parformer.search.sizes.picking import absolute_limits, best_within, recipe_of
 from parformer.search.sizes.quality import Grading
-from parformer.search.sizes.result import savings, showcase
+from parformer.search.sizes.result import Measured, Member, Predicted, SizesResult
 from parformer.search.sizes.space import Genome, read_space
 from parformer.search.sizes.study import join_study, open_study
+from parformer.search.sizes.summarise import savings, summarise
+from parformer.search.sizes.wanted import Wanted
 from parformer.search.sizes.workers import search_together
 
 TINY = {
@@ -89,7 +92,7 @@ def search(path: Path, asked: Wanted | None = None, **options: Any) -> Ended:
 
 
 def outcome(ended: Ended) -> list[tuple[str, Any]]:
-    return [(one.genome.text, one.values) for one in ended.scored]
+    return [(one.genome.text, one.values) for one in ended.candidates]
 
 
 def test_the_front_is_what_every_candidate_of_a_small_space_would_give(tmp_path: Path) -> None:
@@ -97,12 +100,12 @@ def test_the_front_is_what_every_candidate_of_a_small_space_would_give(tmp_path:
     small = read_space(TINY | {"layers": "1..2", "unit": ["s", "f[inner=32|64]"]})
     asked = wish(space=small, plan=Plan.sized(20, 3), objectives=("quality", "flops", "parameters"))
     ended = search(tmp_path / "run", asked)
-    visited = {one.genome.digest: one.values for one in ended.scored}
+    visited = {one.genome.digest: one.values for one in ended.candidates}
     assert small.size == len(visited) == 18
     values = np.array(list(visited.values()))
     best = {name for name, flag in zip(visited, front(values), strict=True) if flag}
-    found = showcase(ended, meter=None)
-    shown = {row["digest"] for row in found["front"]}
+    found = summarise(ended, meter=None)
+    shown = {row.digest for row in found.front}
     assert shown <= best
     assert {tuple(visited[name]) for name in best} == {tuple(visited[name]) for name in shown}
 
@@ -126,7 +129,7 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Path, sampler: str) -> 
 
     part = search(tmp_path / "part", asked, stop=stop)
     assert not part.finished
-    assert 0 < len(part.scored) < len(whole.scored)
+    assert 0 < len(part.candidates) < len(whole.candidates)
     rest = search(tmp_path / "part", asked)
     assert rest.finished
     assert outcome(rest) == outcome(whole)
@@ -159,7 +162,7 @@ def test_a_helper_needs_the_storage_and_nothing_else(tmp_path: Path) -> None:
     alone = search(tmp_path / "alone")
     storage = f"sqlite:{tmp_path / 'shared.db'}"
     begun = search(tmp_path / "begun", storage=storage, stop=lambda: True)
-    assert not begun.scored
+    assert not begun.candidates
     with join_study(storage, "pareto") as study:
         join_search(study, meter=refuse)
     done = search(tmp_path / "begun", storage=storage, meter=FakeMeter())
@@ -181,29 +184,34 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
 
 def test_several_workers_need_a_storage_for_several(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="3 workers need a study that several processes"):
-        search_together(wish(), tmp_path, workers=3, storage=f"notebook:{tmp_path / 'n'}")
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        search_together(wish(), tmp_path, workers=0)
+        search_together(wish(), tmp_path, workers=3, storage="memory")
 
 
 def test_every_candidate_can_be_measured_instead(tmp_path: Path) -> None:
     meter = FakeMeter()
     ended = search(tmp_path / "run", wish(latency_by="measuring"), meter=meter)
-    assert meter.calls == len(ended.scored)  # latency and memory from one measurement
+    assert meter.calls == len(ended.candidates)  # latency and memory from one measurement
     assert (tmp_path / "run" / "study.db").is_file()
-    for one, figures in zip(ended.scored, ended.figures, strict=True):
+    for one in ended.candidates:
         config = ended.wanted.space.config(one.genome)
-        assert figures["latency"] == FakeMeter().seconds(config, STEP)
+        assert one.figures["latency"] == FakeMeter().seconds(config, STEP)
     search(tmp_path / "run", wish(latency_by="measuring"), meter=refuse)
 
 
 def test_limits_are_kept(tmp_path: Path) -> None:
-    free = showcase(search(tmp_path / "free"), meter=None)
-    middle = sorted(row["predicted"]["latency"] for row in free["front"])[len(free["front"]) // 2]
+    free = summarise(search(tmp_path / "free"), meter=None)
+    middle = sorted(row.predicted.latency for row in free.front)[len(free.front) // 2]
     limits = read_limits([f"latency={middle * 1e6:.1f}us"])
-    found = showcase(search(tmp_path / "run", wish(limits=limits)), meter=None)
-    assert found["front"]
-    assert all(row["predicted"]["latency"] <= middle * 1.001 for row in found["front"])
+    found = summarise(search(tmp_path / "run", wish(limits=limits)), meter=None)
+    assert found.front
+    assert all(row.predicted.latency <= middle * 1.001 for row in found.front)
+
+
+def test_a_multiple_stays_what_it_was_when_the_search_goes_on(tmp_path: Path) -> None:
+    asked = wish(limits=read_limits(["latency=0.9x"]))
+    first = search(tmp_path / "run", asked, stop=lambda: True)
+    again = search(tmp_path / "run", asked, meter=Slower(0, 1.3))
+    assert again.limits == first.limits
 
 
 def test_a_multiple_is_of_the_model_that_the_space_is_like(tmp_path: Path) -> None:
@@ -215,12 +223,25 @@ def test_a_multiple_is_of_the_model_that_the_space_is_like(tmp_path: Path) -> No
     assert ended.limits["memory"] == 0.9 * (4 * cost(like).parameters + 1000 * like.d_model)
 
 
+def test_what_not_even_the_smallest_keeps_to_is_refused_at_once(tmp_path: Path) -> None:
+    for text, calls in (("latency=1us", 1), ("memory=1kB", 1), ("flops=100", 0), ("state=1B", 0)):
+        meter = FakeMeter()
+        asked = wish(limits=read_limits([text]), step=replace(STEP, mem_len=4))
+        with pytest.raises(ConfigError, match="within the limits; the nearest, "):
+            search(tmp_path / text, asked, meter=meter)
+        assert meter.calls == calls  # nothing was profiled
+        assert not (tmp_path / text / "study.db").exists()
+
+
 @pytest.mark.parametrize("iterations", [1, 9])
-def test_contradictory_limits_name_the_nearest_candidate(tmp_path: Path, iterations: int) -> None:
+def test_contradictory_limits_name_the_nearest_candidate(
+    tmp_path: Path, iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parformer.search.sizes.wanted.SURELY", 1e9)
     limits = read_limits(["latency=1us", "parameters=1k"])
     asked = wish(limits=limits, plan=Plan.sized(10, iterations))
     with pytest.raises(ConfigError) as caught:
-        showcase(search(tmp_path / "run", asked), meter=None)
+        summarise(search(tmp_path / "run", asked), meter=None)
     words = str(caught.value)
     assert "nothing in the space 'tiny' is within the limits; the nearest, " in words
     assert "of latency where 1 µs is allowed" in words
@@ -247,8 +268,10 @@ def test_a_short_training_can_stand_for_quality(tmp_path: Path) -> None:
     ended = search(tmp_path / "run", asked)
     again = search(tmp_path / "again", asked)
     assert outcome(ended) == outcome(again)
-    assert all(-9 < one["quality"] < -3 for one in ended.figures)  # minus a loss of bytes
-    assert len({one["quality"] for one in ended.figures}) > 1
+    assert all(
+        -9 < one.figures["quality"] < -3 for one in ended.candidates
+    )  # minus a loss of bytes
+    assert len({one.figures["quality"] for one in ended.candidates}) > 1
     assert (tmp_path / "run" / "study.db").is_file()  # each result is stored at once
 
 
@@ -257,34 +280,32 @@ def test_a_gradient_proxy_runs_through_the_same_study(tmp_path: Path) -> None:
         grading=Grading(proxy="snip"), objectives=("quality", "flops"), plan=Plan.sized(5, 1)
     )
     ended = search(tmp_path / "run", asked)
-    assert all(one["quality"] > 0 for one in ended.figures)
+    assert all(one.figures["quality"] > 0 for one in ended.candidates)
 
 
 def test_the_front_is_measured_and_the_prediction_stands_beside_it(tmp_path: Path) -> None:
-    found = showcase(search(tmp_path / "run"), meter=FakeMeter(), folder=tmp_path / "run")
-    for row in [*found["front"], *found["baseline"]]:
+    found = summarise(search(tmp_path / "run"), meter=FakeMeter(), folder=tmp_path / "run")
+    for row in [*found.front, *found.baseline]:
         like = read_space(TINY).like
-        config = like.replaced(pattern=row["pattern"], **row["fields"])
-        assert row["measured"]["latency"] == pytest.approx(FakeMeter().seconds(config, STEP))
-        assert row["measured"]["memory"] == 4 * cost(config).parameters + 1000 * config.d_model
-    off = [
-        abs(row["predicted"]["latency"] / row["measured"]["latency"] - 1) for row in found["front"]
-    ]
-    assert found["errors"]["latency"]["median"] == pytest.approx(float(np.median(off)))
-    assert found["errors"]["latency"]["worst"] == pytest.approx(max(off))
-    assert json.loads(json.dumps(found)) == found
-    assert [row["layers"] for row in found["baseline"]] == [1, 2, 3]
+        config = row.config(like)
+        assert row.measured.latency == pytest.approx(FakeMeter().seconds(config, STEP))
+        assert row.measured.memory == 4 * cost(config).parameters + 1000 * config.d_model
+    off = [abs(row.predicted.latency / row.measured.latency - 1) for row in found.front]
+    assert found.errors.latency.median == pytest.approx(float(np.median(off)))
+    assert found.errors.latency.worst == pytest.approx(max(off))
+    assert SizesResult.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert [row.layers for row in found.baseline] == [1, 2, 3]
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     ended = search(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        showcase(ended, meter=FakeMeter(stop_after=0), folder=tmp_path / "run")
+        summarise(ended, meter=FakeMeter(stop_after=0), folder=tmp_path / "run")
     meter = FakeMeter()
-    first = showcase(ended, meter=meter, folder=tmp_path / "run")
+    first = summarise(ended, meter=meter, folder=tmp_path / "run")
     assert meter.calls
-    again = showcase(ended, meter=refuse, folder=tmp_path / "run")
-    assert again["front"] == first["front"]
+    again = summarise(ended, meter=refuse, folder=tmp_path / "run")
+    assert again.front == first.front
 
 
 def test_readings_are_remembered_by_models_and_step(tmp_path: Path) -> None:
@@ -303,22 +324,22 @@ def test_readings_are_remembered_by_models_and_step(tmp_path: Path) -> None:
 
 def test_a_search_shows_at_most_forty_with_the_ends_among_them(tmp_path: Path) -> None:
     ended = search(tmp_path / "run", wish(plan=Plan.sized(20, 6)))
-    everything = showcase(ended, meter=None, shown=1000)
-    some = showcase(ended, meter=None, shown=7)
-    assert everything["front_size"] == some["front_size"] == len(everything["front"]) > 7
-    assert len(some["front"]) == 7
+    everything = summarise(ended, meter=None, shown=1000)
+    some = summarise(ended, meter=None, shown=7)
+    assert everything.front_size == some.front_size == len(everything.front) > 7
+    assert len(some.front) == 7
     for metric in ("latency", "memory"):
-        least = [min(row["predicted"][metric] for row in f["front"]) for f in (everything, some)]
+        least = [min(getattr(row.predicted, metric) for row in f.front) for f in (everything, some)]
         assert least[0] == least[1]
-    assert max(row["quality"] for row in some["front"]) == max(
-        row["quality"] for row in everything["front"]
-    )
+    assert max(row.quality for row in some.front) == max(row.quality for row in everything.front)
 
 
-def row(name: str, quality: float, latency: float, memory: float, layers: int = 1) -> Any:
-    known = {"latency": latency, "memory": memory}
-    return {"name": name, "quality": quality, "measured": known, "predicted": None,
-            "layers": layers, "parameters": 10, "flops": 5, "state_bytes": 3}  # fmt: skip
+def row(name: str, quality: float, latency: float, memory: float, layers: int = 1) -> Member:
+    return Member(
+        name=name, quality=quality, measured=Measured(latency=latency, memory=memory),
+        layers=layers, parameters=10, decoder_parameters=9, flops=5, state_bytes=3,
+        pattern=Pattern.parse("sf") * layers,
+    )  # fmt: skip
 
 
 def test_savings_are_at_equal_quality() -> None:
@@ -326,35 +347,35 @@ def test_savings_are_at_equal_quality() -> None:
     base = [row("1", 9, 2.0, 20.0, 1), row("2", 18, 3.0, 18.0, 2), row("3", 99, 9.0, 90.0, 3)]
     found = savings(models, base)
     assert found is not None
-    first, second = found["rows"]  # nothing reaches the third
-    assert (first["found"], first["speedup"], first["memory_ratio"]) == ("g1", 2.0, 2.0)
-    assert (second["found"], second["speedup"], second["memory_ratio"]) == ("g2", 2.0, 2.0)
+    first, second = found.rows  # nothing reaches the third
+    assert (first.found, first.speedup, first.memory_ratio) == ("g1", 2.0, 2.0)
+    assert (second.found, second.speedup, second.memory_ratio) == ("g2", 2.0, 2.0)
     # the fastest and the smallest that are no worse, each for itself
-    assert found["latency_saved"] == pytest.approx(1 - (1.0 / 2 + 1.5 / 3) / 2)
-    assert found["memory_saved"] == pytest.approx(1 - (9 / 20 + 9 / 18) / 2)
-    assert found["largest"] is second
+    assert found.latency_saved == pytest.approx(1 - (1.0 / 2 + 1.5 / 3) / 2)
+    assert found.memory_saved == pytest.approx(1 - (9 / 20 + 9 / 18) / 2)
+    assert found.largest is second
     assert savings(models, base[2:]) is None
 
 
-def test_the_best_within_limits_is_picked() -> None:
-    found = {"front": [row("g1", 10, 1.0, 10.0), row("g2", 20, 1.5, 9.0), row("g3", 30, 4.0, 30.0)],
-             "baseline": [row("1", 9, 2.0, 20.0), row("2", 9, 4.0, 40.0)],
-             "space": {"like": "(sf)x9"}}  # fmt: skip
-    found["baseline"][0]["pattern"], found["baseline"][1]["pattern"] = "sf", "(sf)x2"
-    assert pick(found, {})["name"] == "g3"
-    assert pick(found, {"latency": 2.0})["name"] == "g2"
-    assert pick(found, {"latency": 1.5, "memory": 9.0})["name"] == "g2"
-    limits = relative_limits(read_limits(["latency=0.3x", "memory=30B"]), found)
+def test_the_best_within_limits_is_picked(tmp_path: Path) -> None:
+    front = row("g1", 10, 1.0, 10.0), row("g2", 20, 1.5, 9.0), row("g3", 30, 4.0, 30.0)
+    baseline = row("1", 9, 2.0, 20.0), row("2", 9, 4.0, 40.0, 2)
+    whole = summarise(search(tmp_path / "run"), meter=None)
+    found = replace(whole, front=front, baseline=baseline)  # the space is like (sf)x3
+    assert best_within(front, {}).name == "g3"
+    assert best_within(front, {"latency": 2.0}).name == "g2"
+    assert best_within(front, {"latency": 1.5, "memory": 9.0}).name == "g2"
+    limits = absolute_limits(read_limits(["latency=0.3x", "memory=30B"]), found)
     assert limits == {"latency": pytest.approx(1.2), "memory": 30.0}
-    assert pick(found, limits)["name"] == "g1"
+    assert best_within(front, limits).name == "g1"
     # of the model that the space is like, where that one was measured
-    found["space"] = {"like": "sf"}
-    limits = relative_limits(read_limits(["latency=0.3x"]), found)
+    like = replace(found, space=replace(found.space, like=Pattern.parse("sf")))
+    limits = absolute_limits(read_limits(["latency=0.3x"]), like)
     assert limits == {"latency": pytest.approx(0.6)}
     with pytest.raises(ConfigError, match=r"nearest, g2, has 1\.5 s of latency and 9 B of memory"):
-        pick(found, {"latency": 1.4, "memory": 8.9})
+        best_within(front, {"latency": 1.4, "memory": 8.9})
     with pytest.raises(ConfigError, match="front is empty"):
-        pick({"front": []}, {})
+        best_within([], {})
 
 
 def test_a_profile_that_is_far_off_is_called_so(tmp_path: Path) -> None:
@@ -369,29 +390,30 @@ def test_a_profile_that_is_far_off_is_called_so(tmp_path: Path) -> None:
 
 
 def test_measured_figures_come_before_predicted_ones() -> None:
-    one = row("g1", 10, 1.0, 10.0) | {"predicted": {"latency": 9.0, "memory": 9.0}}
-    assert figure(one, "latency") == 1.0
-    assert figure(one | {"measured": None}, "latency") == 9.0
-    assert figure(one | {"measured": None, "predicted": None}, "latency") is None
-    assert figure(one, "state") == 3
+    one = replace(row("g1", 10, 1.0, 10.0), predicted=Predicted(latency=9.0, memory=9.0))
+    assert one.figure("latency") == 1.0
+    assert replace(one, measured=None).figure("latency") == 9.0
+    bare = replace(one, measured=None, predicted=None)
+    assert bare.figure("latency") is None
+    assert one.figure("state") == 3
     with pytest.raises(ConfigError, match="knows no latency of its models"):
-        pick({"front": [one | {"measured": None, "predicted": None}]}, {"latency": 1.0})
+        best_within([bare], {"latency": 1.0})
 
 
 def test_a_picked_model_brings_its_recipe(tmp_path: Path) -> None:
-    found = showcase(search(tmp_path / "run"), meter=None)
-    chosen = pick(found, {})
-    recipe = picked_recipe(chosen, found)
-    assert str(recipe.model.pattern) == chosen["pattern"]
-    assert recipe.model.d_model == Genome.read(chosen["genome"]).fields["d_model"]
+    found = summarise(search(tmp_path / "run"), meter=None)
+    chosen = best_within(found.front, {})
+    recipe = recipe_of(chosen, found)
+    assert recipe.model.pattern == chosen.pattern
+    assert recipe.model.d_model == Genome.read(chosen.genome).fields["d_model"]
     assert (recipe.data.corpus, recipe.train.steps) == ("python-source", 2000)
 
 
 def test_hypervolume_never_falls(tmp_path: Path) -> None:
-    found = showcase(search(tmp_path / "run"), meter=None)
-    volumes = found["hypervolume"]["by_iteration"]
+    found = summarise(search(tmp_path / "run"), meter=None)
+    volumes = found.hypervolume.by_iteration
     assert len(volumes) == 4
-    assert volumes == sorted(volumes)
+    assert list(volumes) == sorted(volumes)
     assert 0 < volumes[-1] <= 1
 
 
@@ -400,7 +422,7 @@ def test_settings_survive_the_storage() -> None:
         limits=read_limits(["latency=0.5x"]), grading=Grading(proxy="snip", seed=5), sampler="nsga2"
     )
     settings = json.loads(json.dumps(asked.to_settings()))
-    assert Wanted.from_settings(settings, asked.plan.iterations) == asked
+    assert Wanted.from_settings(settings, asked.plan.slots) == asked
 
 
 def test_a_foreign_study_is_not_joined(tmp_path: Path) -> None:
@@ -442,11 +464,11 @@ def test_predictions_follow_the_pace_of_the_device(tmp_path: Path) -> None:
     for name, meter in (("steady", steady), ("slow", slow)):
         ended = search_front(wish(), tmp_path / name, meter=meter, cache=tmp_path / name)
         slow.after = 0 if meter is slow else slow.after  # from now on
-        found.append(showcase(ended, meter=meter))
-    assert found[0]["pace"] == pytest.approx(1.0)
-    assert found[1]["pace"] == pytest.approx(1.5)
-    for before, after in zip(found[0]["front"], found[1]["front"], strict=True):
-        assert after["predicted"]["latency"] == pytest.approx(1.5 * before["predicted"]["latency"])
-    assert found[0]["errors"]["latency"] == pytest.approx(found[1]["errors"]["latency"])
-    assert found[0]["warnings"] == []
-    assert "1.50 times as long" in found[1]["warnings"][0]
+        found.append(summarise(ended, meter=meter))
+    assert found[0].pace == pytest.approx(1.0)
+    assert found[1].pace == pytest.approx(1.5)
+    for before, after in zip(found[0].front, found[1].front, strict=True):
+        assert after.predicted.latency == pytest.approx(1.5 * before.predicted.latency)
+    assert found[0].errors.latency.median == pytest.approx(found[1].errors.latency.median)
+    assert found[0].warnings == ()
+    assert "1.50 times as long" in found[1].warnings[0]

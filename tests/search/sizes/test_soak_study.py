@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 from parformer.errors import ConfigError
-from parformer.search.sizes.study import Record, SharedStudy, Study, join_study, open_study, work
+from parformer.search.sizes.record import Record
+from parformer.search.sizes.study import join_study, open_study
+from parformer.search.sizes.work import work
 from tests.search.sizes.test_study import (
     SETTINGS,
     Crew,
@@ -35,6 +37,7 @@ from tests.search.sizes.test_study import (
     place,
     propose,
     shared_crew,
+    slots_of,
 )
 
 pytestmark = pytest.mark.soak
@@ -151,35 +154,28 @@ def pair(
 
 def check_study(storage: str, name: str, point: str, diary: Path) -> None:
     with join_study(storage, name) as study:
-        assert isinstance(study, SharedStudy)
         assert study.records(SLOTS) == list(expected(SLOTS)), (name, point)
-        states = [trial.state.name for trial in study.study.trials]
-        silences = silences_of(study)
+        rows = slots_of(study)
     evaluated, safe = diary_of(diary)
     assert len(safe) == len({*safe}), (name, point)
-    failed = states.count("FAIL")
-    assert len(states) == SLOTS + failed
-    assert len(evaluated) - SLOTS <= failed
+    assert [state for _, state, _ in rows] == ["finished"] * SLOTS
+    deaths = sum(count for *_, count in rows)
+    assert len(evaluated) - SLOTS <= deaths
     if storage.startswith("sqlite"):
-        assert failed <= 1
-    assert max(silences, default=0.0) <= 2 * heartbeat_of(storage), (name, point)
+        assert deaths <= 1
 
 
-def silences_of(study: SharedStudy) -> list[float]:
-    """Seconds from the last heartbeat of a failed trial until it was failed."""
-    import sqlalchemy
-
-    base: Any = study.store.base
-    tables = sqlalchemy.MetaData()
-    tables.reflect(base.engine, only=["trials", "trial_heartbeats"])
-    trials, beats = tables.tables["trials"], tables.tables["trial_heartbeats"]
-    query = (
-        sqlalchemy.select(trials.c.datetime_complete, beats.c.heartbeat)
-        .join(beats, trials.c.trial_id == beats.c.trial_id)
-        .where(trials.c.study_id == study.id, trials.c.state == "FAIL")
-    )
-    with base.engine.connect() as connection:
-        return [(end - last).total_seconds() for end, last in connection.execute(query)]
+@every(*KINDS)
+def test_no_slot_stays_claimed_for_two_heartbeats(storage: str, crew: Crew, tmp_path: Path) -> None:
+    heartbeat = heartbeat_of(storage)
+    doomed = job(storage, tmp_path / "diary", slots=1, heartbeat=heartbeat)
+    assert crew.run({**doomed, "failpoint": "study.after-propose:1"}) == [-signal.SIGKILL]
+    began = time.monotonic()
+    with join_study(storage, "it") as study:
+        assert slots_of(study) == [(0, "claimed", 0)]
+        work(study, propose, evaluate, generations=1)
+        assert slots_of(study) == [(0, "finished", 1)]
+    assert time.monotonic() - began <= (2 * heartbeat if "postgresql" in storage else 5)
 
 
 @every("sqlite")
@@ -198,15 +194,11 @@ def test_a_worker_that_hangs_is_not_waited_for(storage: str, tmp_path: Path) -> 
                 time.sleep(0.05)
             os.kill(hung.pid, signal.SIGSTOP)
             with join_study(storage, "it") as study:
-                assert isinstance(study, SharedStudy)
                 work(study, propose, evaluate, generations=3)
-                assert max(silences_of(study)) <= 8
                 os.kill(hung.pid, signal.SIGCONT)
                 assert hung.wait() == 0
                 assert study.records(SLOTS) == list(expected(SLOTS))
-                states = [trial.state.name for trial in study.study.trials]
-            assert states.count("FAIL") == 1
-            assert len(states) == SLOTS + 1
+                assert sum(deaths for *_, deaths in slots_of(study)) == 1
             assert diary_of(tmp_path / "diary")[1] == []
         finally:
             hung.kill()
@@ -215,13 +207,10 @@ def test_a_worker_that_hangs_is_not_waited_for(storage: str, tmp_path: Path) -> 
 # Promise 9: the same seed, killed at ten points, comes to the same
 
 
-@every("notebook", "journal", *KINDS)
+@every(*KINDS)
 def test_killed_ten_times_and_none_the_wiser(storage: str, crew: Crew, tmp_path: Path) -> None:
     diary, rng, slots = tmp_path / "diary", Random(9), 30
     names: tuple[str, ...] = (*DURING, *AFTER)
-    if storage.startswith("notebook"):
-        slots = 90
-        names = ("notebook.before-write", "notebook.after-write", *AFTER[:1])
     wish = job(storage, diary, slots=slots, heartbeat=3)
     killed = 0
     for _ in range(10):
@@ -261,8 +250,7 @@ def test_sixteen_writers_and_a_reader(storage: str, crew: Crew, tmp_path: Path) 
     seconds = time.monotonic() - began
     with join_study(storage, "it") as study:
         records = study.records(slots)
-        assert isinstance(study, SharedStudy)
-        assert {trial.state.name for trial in study.study.trials} <= {"COMPLETE", "PRUNED"}
+        assert {state for _, state, _ in slots_of(study)} == {"finished"}
     assert [record.slot for record in records] == list(range(slots))
     assert records == list(expected(slots, slots))
     _, safe = diary_of(tmp_path / "diary")
@@ -284,10 +272,8 @@ def test_two_tables_are_made_at_once(server: Server, crew: Crew, tmp_path: Path)
 def test_values_and_double_tells_on_postgresql(server: Server) -> None:
     storage = server.database()
     with open_study(storage, "it", SETTINGS, slots=2) as first, join_study(storage, "it") as second:
-        assert isinstance(first, SharedStudy)
-        assert isinstance(second, SharedStudy)
         early = claimed(first)
-        first.store.base.set_trial_state_values(early.trial, first.states.FAIL)
+        first.database.ask("UPDATE parformer_slots SET beat = 0")
         late = claimed(second)
         assert (early.slot, late.slot) == (0, 0)
         awkward = Record(0, '"ü"', (0.1 + 0.2, 5e-324), "", {"text": "ü\0", "number": 1e-308})
@@ -301,11 +287,15 @@ def test_a_copy_on_postgresql(server: Server) -> None:
     with open_study("memory", "it", SETTINGS, slots=slots) as study:
         work(study, propose, evaluate, generations=10)
         found = study.records(slots)
-        study.copy_to(storage, "copy")
-    with open_study(storage, "copy", SETTINGS, slots=slots + 1) as copy:
-        assert copy.records(slots) == found
-        work(copy, propose, evaluate, generations=10)  # and its numbers go on
-        assert copy.finished() == slots + 1
+        study.copy_to_optuna(storage, "copy")
+    import optuna
+
+    place = optuna.storages.RDBStorage(storage.replace("postgresql:", "postgresql+psycopg:"))
+    seen = optuna.load_study(study_name="copy", storage=place)
+    assert [trial.user_attrs["genome"] for trial in seen.trials] == [r.genome for r in found]
+    place.engine.dispose()
+    with open_study(storage, "copy", SETTINGS, slots=1) as study:  # no old study of ours
+        assert study.finished() == 0
 
 
 def test_a_server_that_is_started_again(server: Server, crew: Crew, tmp_path: Path) -> None:
@@ -361,6 +351,5 @@ def test_doors_that_stay_shut(server: Server) -> None:
 def test_the_right_password_opens(server: Server) -> None:
     url = server.database().replace("postgres:@", "postgres:any{thi}ng%25@")
     with open_study(url, "it", SETTINGS, slots=1) as study:
-        assert isinstance(study, Study)
         work(study, propose, evaluate, generations=1)
         assert study.finished() == 1

@@ -1,13 +1,14 @@
 """Are the records of a study the same for any number of workers, killed at any moment?
 
-The workers of these tests are processes: a helper imports Optuna once and forks for each, so
-that they start quickly and may be killed anywhere.
+The workers of these tests are processes: a helper forks for each, so that they start quickly
+and may be killed anywhere.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import gzip
 import importlib
 import json
 import os
@@ -29,26 +30,15 @@ import pytest
 from parformer.errors import ConfigError, FolderError, MissingExtra, ParformerError
 from parformer.search.sizes import storage as storage_module
 from parformer.search.sizes import study as study_module
+from parformer.search.sizes.record import Outcome, Record
 from parformer.search.sizes.storage import read_address
-from parformer.search.sizes.study import (
-    TRIES,
-    Claim,
-    Outcome,
-    Record,
-    SharedStudy,
-    Study,
-    evenly,
-    join_study,
-    open_study,
-    work,
-)
-from parformer.store.lines import SEAL, Lines, seal, unseal
+from parformer.search.sizes.study import Claim, Study, join_study, open_study
+from parformer.search.sizes.work import TRIES, evenly, work
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = {"objectives": ["loss", "cost"], "seed": 3, "space": {"depth": [1, 2], "wide": True}}
 GENERATION, SLOTS = 3, 8
-KINDS = ("memory", "notebook", "journal", "sqlite")
-SHARED = ("journal", "sqlite")
+KINDS = ("memory", "sqlite")
 
 
 # A small search
@@ -298,13 +288,13 @@ def test_values_come_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
     if kind != "memory":
         with join_study(where, "it") as again:
             assert again.records(3) == found
-    awkward[2] = (0.0, awkward[2][1])  # SQLite has no minus nought, so nobody has
+    awkward[2] = (0.0, awkward[2][1])  # no minus nought: version 0.1 had none either
     assert [str(record.values) for record in found] == [str(pair) for pair in awkward]
     assert [record.genome for record in found] == ['"0ü"', '"1ü"', '"2ü"']
     assert found[0].extra == extra
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_finite_cannot_be_evaluated(kind: str, tmp_path: Path) -> None:
     numbers = iter([(1.0, float("nan")), (float("inf"), 1.0), (float("-inf"), float("nan"))])
     with opened(place(kind, tmp_path), slots=3) as study:
@@ -367,7 +357,7 @@ def test_an_error_gives_the_slot_back_at_once(kind: str, tmp_path: Path) -> None
         raise KeyboardInterrupt
 
     with opened(place(kind, tmp_path)) as study:
-        for _ in range(TRIES + 1 if kind == "journal" else 1):
+        for _ in range(TRIES + 1):
             with pytest.raises(KeyboardInterrupt):
                 work(study, propose, fall, generations=GENERATION)
         finish(study)
@@ -415,17 +405,9 @@ FAILPOINTS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "failpoint"),
-    [
-        *(("journal", failpoint) for failpoint in FAILPOINTS),
-        *(("sqlite", FAILPOINTS[number]) for number in (0, 2, 5)),
-    ],
-)
-def test_a_killed_worker_costs_one_try_at_most(
-    kind: str, failpoint: str, crew: Crew, tmp_path: Path
-) -> None:
-    where, diary = place(kind, tmp_path), tmp_path / "diary"
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_a_killed_worker_costs_one_try_at_most(failpoint: str, crew: Crew, tmp_path: Path) -> None:
+    where, diary = place("sqlite", tmp_path), tmp_path / "diary"
     assert crew.run(job(where, diary, failpoint=failpoint)) == [-signal.SIGKILL]
     assert crew.run(job(where, diary), patience=20) == [0]
     check_after_kill(where, diary, failpoint)
@@ -444,45 +426,25 @@ def test_the_others_take_over_what_a_dead_worker_left(
 def check_after_kill(where: str, diary: Path, failpoint: str) -> None:
     with join_study(where, "it") as study:
         assert study.records(SLOTS) == list(expected())
-        assert isinstance(study, SharedStudy)
-        states = [trial.state.name for trial in study.study.trials]
+        rows = slots_of(study)
     evaluated, safe = diary_of(diary)
     # killed with a genome in hand: that one is evaluated again, and none other
     lost = failpoint.startswith(("study.before-tell", "study.during-tell"))
     again = len(evaluated) - len({*evaluated})
     assert again == lost
     assert len(safe) == len({*safe})
-    assert not {"RUNNING", "WAITING"} & {*states}
-    claimed = failpoint.startswith(("study.after-claim", "study.after-propose"))
-    assert states.count("FAIL") == (lost or claimed)
-
-
-@pytest.mark.parametrize(
-    "failpoint", ["notebook.before-write:1", "notebook.before-write:3", "notebook.after-write:2"]
-)
-def test_a_killed_notebook_loses_one_generation_at_most(
-    failpoint: str, crew: Crew, tmp_path: Path
-) -> None:
-    where, diary = place("notebook", tmp_path), tmp_path / "diary"
-    assert crew.run(job(where, diary, failpoint=failpoint)) == [-signal.SIGKILL]
-    written = {"before-write:1": 0, "before-write:3": 6, "after-write:2": 6}
-    with join_study(where, "it") as study:
-        assert study.finished() == written[failpoint.partition(".")[2]]
-    assert crew.run(job(where, diary)) == [0]
-    with join_study(where, "it") as study:
-        assert study.records(SLOTS) == list(expected())
-    evaluated, _ = diary_of(diary)
-    lost = {"before-write:1": 3, "before-write:3": 2, "after-write:2": 0}
-    assert len(evaluated) - SLOTS == lost[failpoint.partition(".")[2]]
+    assert [state for _, state, _ in rows] == ["finished"] * SLOTS
+    proposed = failpoint.startswith("study.after-propose")
+    assert sum(deaths for *_, deaths in rows) == (lost or proposed)
 
 
 def test_a_genome_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
-    with shared(place("journal", tmp_path), SLOTS) as study:
+    with opened(place("sqlite", tmp_path)) as study:
         for deaths in range(TRIES):
             claim = claimed(study)
             assert (claim.slot, claim.deaths) == (0, deaths)
             study.note(claim, "deadly")
-            study.store.base.set_trial_state_values(claim.trial, study.states.FAIL)
+            set_heartbeats(tmp_path, 3600)
         asked: list[str] = []
         work(study, propose, lambda g: asked.append(g) or evaluate(g), generations=GENERATION)
         given_up, *others = study.records(SLOTS)
@@ -495,20 +457,23 @@ def test_a_genome_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
 # A worker that is thought dead
 
 
-def shared(where: str, slots: int = 2) -> SharedStudy:
-    study = opened(where, slots=slots)
-    assert isinstance(study, SharedStudy)
-    return study
-
-
-def claimed(study: SharedStudy) -> Claim:
+def claimed(study: Study) -> Claim:
     claim = study.claim(evenly(GENERATION))
     assert claim is not None
     return claim
 
 
-def states_of(study: SharedStudy) -> list[str]:
-    return [trial.state.name for trial in study.study.trials]
+def slots_of(study: Study) -> list[tuple[int, str, int]]:
+    """Slot, what is with it, and how many workers died of it."""
+    rows = study.database.ask(
+        "SELECT slot, worker, record IS NOT NULL, deaths FROM parformer_slots "
+        "WHERE study = ? ORDER BY slot",
+        study.name,
+    )
+    return [
+        (slot, "finished" if done else "claimed" if worker else "free", deaths)
+        for slot, worker, done, deaths in rows
+    ]
 
 
 def mine(text: str, slot: int = 0) -> Record:
@@ -516,21 +481,21 @@ def mine(text: str, slot: int = 0) -> Record:
 
 
 @contextlib.contextmanager
-def two_workers(folder: Path) -> Iterator[tuple[SharedStudy, Claim, SharedStudy, Claim]]:
-    """The first was failed by mistake while it worked on slot 0, which the second has now."""
+def two_workers(folder: Path) -> Iterator[tuple[Study, Claim, Study, Claim]]:
+    """The first was thought dead while it worked on slot 0, which the second has now."""
     where = place("sqlite", folder)
-    with shared(where) as first, shared(where) as second:
+    with opened(where, slots=2) as first, opened(where, slots=2) as second:
         early = claimed(first)
-        set_heartbeats(folder, "-1 hour")
+        set_heartbeats(folder, 3600)
         late = claimed(second)
         assert (early.slot, late.slot) == (0, 0)
-        assert states_of(second) == ["FAIL", "RUNNING"]
+        assert slots_of(second) == [(0, "claimed", 0)]
         yield first, early, second, late
 
 
-def set_heartbeats(folder: Path, shift: str) -> None:
+def set_heartbeats(folder: Path, ago: float) -> None:
     with contextlib.closing(sqlite3.connect(folder / "study.sqlite")) as connection, connection:
-        connection.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', ?)", (shift,))
+        connection.execute("UPDATE parformer_slots SET beat = ?", (time.time() - ago,))
 
 
 def test_a_worker_thought_dead_may_still_be_the_first(tmp_path: Path) -> None:
@@ -540,7 +505,7 @@ def test_a_worker_thought_dead_may_still_be_the_first(tmp_path: Path) -> None:
         assert second.records(2) == [mine("early")]
         assert second.tell(late, mine("late")) == []
         assert first.records(2) == second.records(2) == [mine("early")]
-        assert states_of(first) == ["FAIL", "FAIL", "COMPLETE"]
+        assert slots_of(first) == [(0, "finished", 0)]
         assert claimed(first).slot == 1
 
 
@@ -549,217 +514,104 @@ def test_a_worker_thought_dead_comes_too_late(tmp_path: Path) -> None:
         assert second.tell(late, mine("late")) == [mine("late")]
         assert first.tell(early, mine("early")) == []
         assert first.records(2) == second.records(2) == [mine("late")]
-        assert states_of(first) == ["FAIL", "COMPLETE"]
+        assert slots_of(first) == [(0, "finished", 0)]
 
 
 def test_a_result_told_twice_is_there_once(tmp_path: Path) -> None:
-    with shared(place("sqlite", tmp_path)) as study:
+    with opened(place("sqlite", tmp_path), slots=2) as study:
         claim = claimed(study)
         assert study.tell(claim, mine("a")) == [mine("a")]
         assert study.tell(claim, mine("a")) == [mine("a")]  # the first answer got lost
         study.release(claim)
         assert study.records(2) == [mine("a")]
-        assert states_of(study) == ["COMPLETE"]
+        assert slots_of(study) == [(0, "finished", 0)]
 
 
-def test_silence_for_two_heartbeats_fails_a_trial_and_less_does_not(tmp_path: Path) -> None:
-    with shared(place("sqlite", tmp_path)) as study:
+def test_silence_for_two_heartbeats_frees_a_slot_and_less_does_not(tmp_path: Path) -> None:
+    with opened(place("sqlite", tmp_path), slots=2) as study:
         claimed(study)
-        set_heartbeats(tmp_path, "-95 seconds")
+        set_heartbeats(tmp_path, 95)
         study.beat(None)
-        assert states_of(study) == ["RUNNING"]
-        set_heartbeats(tmp_path, "-101 seconds")
+        assert slots_of(study) == [(0, "claimed", 0)]
+        set_heartbeats(tmp_path, 101)
         study.beat(None)
-        assert states_of(study) == ["FAIL"]
+        assert slots_of(study) == [(0, "free", 0)]
         assert claimed(study).slot == 0
 
 
-def test_a_beating_heart_keeps_a_trial_running(tmp_path: Path) -> None:
-    with shared(place("sqlite", tmp_path)) as study:
+def test_a_beating_heart_keeps_a_slot(tmp_path: Path) -> None:
+    with opened(place("sqlite", tmp_path), slots=2) as study:
         claim = claimed(study)
-        set_heartbeats(tmp_path, "-1 hour")
+        set_heartbeats(tmp_path, 3600)
         study.beat(claim)
-        assert states_of(study) == ["RUNNING"]
+        assert slots_of(study) == [(0, "claimed", 0)]
 
 
 def test_the_heart_beats_while_a_genome_is_evaluated(tmp_path: Path) -> None:
-    where = place("sqlite", tmp_path)
-    study = open_study(where, "it", SETTINGS, slots=1, heartbeat=3)
+    study = open_study(place("sqlite", tmp_path), "it", SETTINGS, slots=1, heartbeat=3)
     study.heartbeat = 0.15
+    beats: list[float] = []
 
     def slow(genome: str) -> Outcome:
-        set_heartbeats(tmp_path, "-1 hour")
+        set_heartbeats(tmp_path, -3600)
         time.sleep(0.4)
+        beats.extend(*study.database.ask("SELECT beat FROM parformer_slots"))
         return (1.0, 2.0), "", {}
 
     with study:
         work(study, propose, slow, generations=1)
-        assert isinstance(study, SharedStudy)
-        assert states_of(study) == ["COMPLETE"]
-    with contextlib.closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection:
-        (late,) = connection.execute(
-            "SELECT count(*) FROM trial_heartbeats WHERE heartbeat < datetime('now', '-30 minutes')"
-        ).fetchone()
-    assert late == 0
+        assert slots_of(study) == [(0, "finished", 0)]
+    assert beats[0] < time.time() + 60
 
 
-def test_a_worker_that_never_began_its_trial_does_not_block_it(tmp_path: Path) -> None:
-    where = place("sqlite", tmp_path)
-    with shared(where) as study:
-        trial = study.start_trial(0, None)
-        with (
-            contextlib.closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection,
-            connection,
-        ):
-            connection.execute("UPDATE trials SET state = 'WAITING'")
-        claim = claimed(study)
-        assert (claim.slot, claim.trial) == (0, trial)
-        assert states_of(study) == ["RUNNING"]
+# Files of version 0.1
+
+FILES = Path(__file__).parents[1] / "files"
+TOLD = FILES / "pareto-counted-0.1.json"
 
 
-def test_trials_of_others_are_left_alone(tmp_path: Path) -> None:
-    import optuna
+@pytest.mark.parametrize("kind", ["notebook", "journal", "sqlite"])
+def test_a_study_of_version_0_1_goes_on(kind: str, tmp_path: Path) -> None:
+    """All three were written by the same search in the three storages of that version."""
+    file = tmp_path / "study.old"
+    if kind == "sqlite":
+        file.write_bytes(gzip.decompress((FILES / "study-0.1.db.gz").read_bytes()))
+    else:
+        source = {"notebook": "study-0.1.jsonl", "journal": "study-0.1.journal"}[kind]
+        file.write_bytes((FILES / source).read_bytes())
+    before = file.read_bytes()
+    with join_study(f"{kind}:{file}", "pareto") as study:
+        assert (study.slots, study.finished()) == (26, 26)
+        assert study.settings["objectives"] == ["quality", "flops", "state"]
+        settings, records = study.settings, study.records(26)
+    visited = json.loads(TOLD.read_text())["visited"]
+    assert [record.extra["flops"] for record in records] == visited["flops"]
+    with open_study(f"{kind}:{file}", "pareto", settings, slots=30) as study:
+        assert (study.slots, study.finished()) == (30, 26)
+        assert study.claim(evenly(30)) == Claim(26, 0)
+    if kind != "sqlite":  # the old file stays as it was, and the database lies beside it
+        assert file.read_bytes() == before
+        assert (tmp_path / "study.db").is_file()
+    with pytest.raises(ConfigError):
+        join_study(f"{kind}:{file}", "other")
 
-    where = place("sqlite", tmp_path)
-    with shared(where, SLOTS) as study:
-        claimed(study)
-        foreign = optuna.trial.create_trial(values=[1.0, 1.0])
-        study.study.add_trial(foreign)
-        study.study.add_trial(optuna.trial.create_trial(state=study.states.WAITING))
-        assert study.records(SLOTS) == []
-        study.release(Claim(0, 0, 0, study.study.trials[0]._trial_id))
+
+def test_a_damaged_file_of_version_0_1_is_named(tmp_path: Path) -> None:
+    lines = (FILES / "study-0.1.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "study.jsonl").write_bytes(b"".join([lines[0], b"{broken}\n", *lines[1:]]))
+    with pytest.raises(FolderError, match=r"line 2 of .* is damaged; copy the file back"):
+        join_study(f"notebook:{tmp_path / 'study.jsonl'}", "pareto")
+
+
+def test_a_new_study_in_an_old_place_is_a_database(tmp_path: Path) -> None:
+    with opened(f"notebook:{tmp_path / 'sizes.jsonl'}") as study:
         finish(study)
-        assert study.records(SLOTS) == list(expected())
-
-
-# Files that were cut or damaged
-
-
-@pytest.mark.parametrize("kind", ["notebook", "journal"])
-def test_a_cut_at_every_byte_of_the_last_records(kind: str, tmp_path: Path) -> None:
-    where = place(kind, tmp_path)
-    with opened(where, slots=4) as study:
-        finish(study)
-    file = read_address(where).path
-    data = file.read_bytes()
-    last = data[:-1].rfind(b"\n") + 1
-    known = len(expected(4))
-    for cut in range(last, len(data)):
-        file.write_bytes(data[:cut])
-        with opened(where, slots=4) as study:
-            left = study.finished()
-            assert left == (known - 1 if kind == "journal" else GENERATION)
-            assert study.records(4) == list(expected(4))[:left]
-            finish(study)
-            assert study.records(4) == list(expected(4))
-    if kind == "journal":
-        read_with_optuna(file)
-
-
-def read_with_optuna(file: Path) -> None:
-    import optuna
-
-    backend = optuna.storages.journal.JournalFileBackend(str(file))
-    study = optuna.load_study(study_name="it", storage=optuna.storages.JournalStorage(backend))
-    finished = [t for t in study.trials if t.state.is_finished() and t.state.name != "FAIL"]
-    assert {t.user_attrs["slot"] for t in finished} == set(range(4))
-    assert study.metric_names == ["loss", "cost"]
-
-
-@pytest.mark.parametrize("kind", ["notebook", "journal"])
-def test_a_cut_while_the_study_was_made(kind: str, tmp_path: Path) -> None:
-    where = place(kind, tmp_path)
-    opened(where).close()
-    file = read_address(where).path
-    data = file.read_bytes()
-    for cut in range(0, len(data), 7):
-        file.write_bytes(data[:cut])
-        with opened(where) as study:
-            assert study.finished() == 0
-        with join_study(where, "it") as study:
-            assert (study.settings, study.slots) == (SETTINGS, SLOTS)
-
-
-def test_a_flipped_bit_in_a_notebook_never_goes_unseen(tmp_path: Path) -> None:
-    where = place("notebook", tmp_path)
-    with opened(where) as study:
-        finish(study)
-    file = read_address(where).path
-    data = file.read_bytes()
-    last = data[:-1].rfind(b"\n") + 1
-    rng = Random(5)
-    for _ in range(200):
-        place_, bit = rng.randrange(len(data)), rng.randrange(8)
-        damaged = bytearray(data)
-        damaged[place_] ^= 1 << bit
-        file.write_bytes(damaged)
-        try:
-            with join_study(where, "it") as study:
-                found = study.records(SLOTS)
-        except FolderError as error:
-            assert "is damaged" in str(error)
-            assert place_ < last
-        else:  # the last line may be half a line that was being written
-            assert place_ >= last - 1
-            assert found == list(expected())[: len(found)]
-
-
-def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
-    where = place("journal", tmp_path)
-    with opened(where) as study:
-        finish(study)
-    file = read_address(where).path
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join([*lines[:3], b"{broken}\n", *lines[3:]]))
-    with pytest.raises(FolderError, match=r"line 4 of .* is damaged; copy the file back"):
-        join_study(where, "it")
-
-
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = Lines(tmp_path / "file", SEAL, unseal)
-    lines.add(seal("1"))
-    write = os.write
-    calls = iter([3])
-
-    def half(handle: int, data: bytes) -> int:
-        for count in calls:
-            return write(handle, data[:count])
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", half)
-        with pytest.raises(FolderError, match=r"file' \(8\d bytes needed\): No space left"):
-            lines.add(seal("2"))
-    lines.add(seal("3"))
-    lines.close()
-    again = Lines(tmp_path / "file", SEAL, unseal)
-    assert again.found == [1, 3]
-    again.close()
-
-
-@pytest.mark.parametrize("kind", ["notebook", "journal"])
-def test_a_file_has_one_owner(kind: str, tmp_path: Path) -> None:
-    where = place(kind, tmp_path)
-    with opened(where):
-        for again in (lambda: opened(where), lambda: join_study(where, "it")):
-            with pytest.raises(FolderError, match="another process is working on"):
-                again()
-    opened(where).close()
-
-
-def test_a_notebook_writes_once_per_generation(tmp_path: Path) -> None:
-    where = place("notebook", tmp_path)
-    with opened(where, slots=7) as study:
-        finish(study)
-    rows = [unseal(line) for line in read_address(where).path.read_bytes().splitlines()]
-    assert [len(row.get("records", ())) for row in rows] == [0, 3, 3, 1]
-    assert all(json.loads(seal(json.dumps(row)))["body"] == row for row in rows)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["sizes.db"]
 
 
 # Settings and storages that do not fit
 
 
-@pytest.mark.parametrize("kind", ["notebook", "journal"])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -773,19 +625,16 @@ def test_a_notebook_writes_once_per_generation(tmp_path: Path) -> None:
         ({"space": {"depth": [1, 2], "wide": 1}}, "space.wide is true .* and 1 now"),
     ],
 )
-def test_other_settings_are_refused(
-    kind: str, changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    where = place(kind, tmp_path)
+def test_other_settings_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    where = place("sqlite", tmp_path)
     opened(where).close()
     with pytest.raises(ConfigError, match=message):
         opened(where, **changes)
     opened(where).close()
 
 
-@pytest.mark.parametrize("kind", SHARED)
-def test_several_studies_live_in_one_storage(kind: str, tmp_path: Path) -> None:
-    where = place(kind, tmp_path)
+def test_several_studies_live_in_one_storage(tmp_path: Path) -> None:
+    where = place("sqlite", tmp_path)
     open_study(where, "a", SETTINGS, slots=1).close()
     open_study(where, "b", SETTINGS, slots=2).close()
     with join_study(where, "b") as study:
@@ -794,42 +643,31 @@ def test_several_studies_live_in_one_storage(kind: str, tmp_path: Path) -> None:
         join_study(where, "c")
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("kind", ["sqlite", "notebook", "journal"])
 def test_nobody_joins_what_is_not_there(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         join_study(place(kind, tmp_path), "it")
     assert not list(tmp_path.iterdir())
-    opened(place("notebook", tmp_path)).close()
-    with pytest.raises(ConfigError, match="has the study 'it' and no 'other'"):
-        join_study(place("notebook", tmp_path), "other")
     with pytest.raises(ConfigError, match="belongs to the process that made it"):
         join_study("memory", "it")
 
 
-@pytest.mark.parametrize("kind", SHARED[:1])
-def test_a_study_of_somebody_else_is_left_alone(kind: str, tmp_path: Path) -> None:
+def test_studies_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     import optuna
 
-    where = place(kind, tmp_path)
-    with shared(where) as study:
-        directions = [["minimize"] * 2, ["minimize"] * 3]
-        for name, ways in zip(("two", "three"), directions, strict=True):
-            optuna.create_study(study_name=name, storage=study.store.base, directions=ways)
-        two = optuna.load_study(study_name="two", storage=study.store.base)
-        two.add_trial(optuna.trial.create_trial(values=[1.0, 2.0]))
-    with pytest.raises(ConfigError, match=r"'two' in .* was not made by Parformer, or not copied"):
-        open_study(where, "two", SETTINGS, slots=1)
-    with pytest.raises(ConfigError, match=r"'three' in .* has another number of objectives"):
-        open_study(where, "three", SETTINGS, slots=1)
-    with pytest.raises(ConfigError, match=r"'two' in .* was not made by Parformer"):
-        join_study(where, "two")
+    where = place("sqlite", tmp_path)
+    other = optuna.create_study(
+        study_name="it", storage=f"sqlite:///{tmp_path / 'study.sqlite'}", directions=["minimize"]
+    )
+    other.add_trial(optuna.trial.create_trial(values=[1.0]))
+    with opened(where) as study:
+        finish(study)
+        assert study.records(SLOTS) == list(expected())
+    assert [trial.values for trial in other.trials] == [[1.0]]
 
 
-@pytest.mark.parametrize("kind", KINDS[1:3])
-def test_a_newer_format_is_refused(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = place(kind, tmp_path)
+def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = place("sqlite", tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(study_module, "FORMAT", "parformer-study-9")
         opened(where).close()
@@ -841,7 +679,7 @@ def test_a_newer_format_is_refused(
 @pytest.mark.parametrize(
     ("storage", "message"),
     [
-        ("redis://host", "unknown storage 'redis://host'; known: memory, notebook:PATH"),
+        ("redis://host", "unknown storage 'redis://host'; known: memory, sqlite:PATH"),
         ("mysql://me:secret@host/x", r"unknown storage 'mysql://me:\*\*\*@host/x'"),
         ("", "unknown storage ''"),
         ("memory:", "unknown storage"),
@@ -883,27 +721,23 @@ def test_odd_names_of_files(tmp_path: Path) -> None:
             assert Path(f"{tmp_path / name / name}.{kind}").is_file()
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_a_path_that_cannot_be_written(kind: str, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     for path in (tmp_path / "file" / "x", tmp_path / "missing" / "x", tmp_path):
         with pytest.raises(FolderError) as caught:
-            opened(f"{kind}:{path}")
+            opened(f"sqlite:{path}")
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-@pytest.mark.parametrize(
-    "text",
-    ["just\nsome\ntext\n", "one line\n", "x", "{}\n", '{"op_code":77}\n{"a":1}\n{"a":1}\n'],
-)
-def test_a_file_of_something_else_is_not_touched(kind: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / f"study.{kind}").write_text(text)
-    with pytest.raises(FolderError):
-        opened(place(kind, tmp_path))
-    assert (tmp_path / f"study.{kind}").read_text() == text
+@pytest.mark.parametrize("text", ["just\nsome\ntext\n", "x", "{}\n"])
+def test_a_file_of_something_else_is_not_touched(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.sqlite"
+    file.write_text(text)
+    with pytest.raises(FolderError, match="is not a database"):
+        opened(f"sqlite:{file}")
+    assert file.read_text() == text
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -916,24 +750,13 @@ def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "study.sqlite").read_bytes() == before
 
 
-def test_a_database_of_a_newer_optuna(tmp_path: Path) -> None:
-    where = place("sqlite", tmp_path)
-    opened(where).close()
-    with contextlib.closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'v99.0.0.a'")
-    with pytest.raises(
-        FolderError, match=r"no longer compatible .* pip install -U optuna"
-    ) as caught:
-        opened(where)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_driver_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"psycopg is missing: pip install 'parformer\[postgres"):
         opened("postgresql://me:secret@127.0.0.1:1/x")
-    with pytest.raises(MissingExtra, match=r"no driver for postgresql\+asyncpg://me:\*\*\*@"):
-        opened("postgresql+asyncpg://me:secret@127.0.0.1:1/x")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with opened("memory") as study, pytest.raises(MissingExtra, match=r"parformer\[optuna\]"):
+        study.copy_to_optuna("journal:copy", "it")
 
 
 @pytest.mark.parametrize(
@@ -965,16 +788,16 @@ def test_a_database_that_is_away_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage_module.time, "sleep", lambda seconds: None)
-    with shared(place("sqlite", tmp_path), SLOTS) as study:
+    with opened(place("sqlite", tmp_path)) as study:
         troubles = [sqlite3.OperationalError("database is locked")] * 3
-        lock = study.store.lock
+        ask = study.database.ask
 
-        def busy_lock() -> Any:
-            if troubles:
+        def busy(question: str, *values: object) -> Any:
+            if troubles and "SELECT" in question:
                 raise troubles.pop()
-            return lock()
+            return ask(question, *values)
 
-        monkeypatch.setattr(study.store, "lock", busy_lock)
+        monkeypatch.setattr(study.database, "ask", busy)
         assert finish(study) == list(expected())
         assert not troubles
         monkeypatch.setattr(storage_module, "PATIENCE", -1.0)
@@ -988,76 +811,39 @@ def test_a_database_that_is_away_for_a_moment(
 # Copies
 
 
-@pytest.mark.parametrize(
-    ("kind", "target"), [("memory", "sqlite"), ("notebook", "journal"), ("journal", "sqlite")]
-)
-def test_a_copy_is_a_study_like_any_other(kind: str, target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["sqlite", "journal"])
+def test_a_copy_is_there_for_optunas_dashboard(target: str, tmp_path: Path) -> None:
     import optuna
 
-    where = place(target, tmp_path / "copy")
-    (tmp_path / "copy").mkdir()
-    calls = iter(range(100))
-    with opened(place(kind, tmp_path)) as study:
-        finish(study, stop=lambda: next(calls) == 5)
-        study.copy_to(where, "it")
-        with pytest.raises(ConfigError, match="has a study 'it' already; choose another name"):
-            study.copy_to(where, "it")
-        study.copy_to(where, "second")
-    with opened(where) as copy:
-        assert isinstance(copy, SharedStudy)
-        assert copy.records(SLOTS) == list(expected())[:5]
-        finish(copy)
-        assert copy.records(SLOTS) == list(expected())
-        seen = optuna.load_study(study_name="it", storage=copy.store.base)
-        assert [trial.number for trial in seen.trials] == list(range(SLOTS))
-        assert [trial.user_attrs["slot"] for trial in seen.trials] == list(range(SLOTS))
-        now = time.time()
-        for trial in seen.trials:
-            assert trial.datetime_start is not None
-            assert trial.datetime_complete is not None
-            assert abs(trial.datetime_complete.timestamp() - now) < 60
-        assert len(seen.best_trials) >= 1
-    with join_study(where, "second") as copy:
-        assert copy.records(SLOTS) == list(expected())[:5]
-
-
-@pytest.mark.parametrize("target", SHARED)
-def test_a_copy_that_was_not_finished_is_made_again(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     where = place(target, tmp_path)
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with opened("memory") as study:
         finish(study)
-        with monkeypatch.context() as patch:
-            patch.setattr(study_module, "set_settings", die)
-            with pytest.raises(KeyboardInterrupt):
-                study.copy_to(where, "it")
-        with pytest.raises(ConfigError, match="not copied to its end; choose another"):
-            opened(where)
-        study.copy_to(where, "it")
-    with join_study(where, "it") as copy:
-        assert copy.records(SLOTS) == list(expected())
-
-
-def test_a_copy_needs_a_storage_of_optuna(tmp_path: Path) -> None:
-    with opened("memory") as study:
-        for target in ("memory", place("notebook", tmp_path)):
-            with pytest.raises(ConfigError, match="is copied to journal:, sqlite: or postgresql:"):
-                study.copy_to(target, "it")
+        study.copy_to_optuna(where, "it")
+        with pytest.raises(ConfigError, match="has a study 'it' already; choose another name"):
+            study.copy_to_optuna(where, "it")
+        with pytest.raises(ConfigError, match="is copied to journal:, sqlite: or postgresql:"):
+            study.copy_to_optuna("memory", "it")
+    file = str(tmp_path / f"study.{target}")
+    storage: Any = f"sqlite:///{file}"
+    if target == "journal":
+        backend = optuna.storages.journal.JournalFileBackend(file)
+        storage = optuna.storages.JournalStorage(backend)
+    seen = optuna.load_study(study_name="it", storage=storage)
+    assert [trial.user_attrs["slot"] for trial in seen.trials] == list(range(SLOTS))
+    values = [None if trial.values is None else tuple(trial.values) for trial in seen.trials]
+    assert values == [record.values for record in expected()]
+    assert seen.metric_names == ["loss", "cost"]
+    assert len(seen.best_trials) >= 1
 
 
 # Quiet and quick
 
 
-def test_optuna_waits_until_it_is_needed(tmp_path: Path) -> None:
+def test_nothing_heavy_is_needed(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from parformer.search.sizes.study import open_study, work\n"
-        f"study = open_study({place('notebook', tmp_path)!r}, 'it', {SETTINGS}, slots=2)\n"
+        "from parformer.search.sizes.work import open_study, work\n"
+        f"study = open_study({place('sqlite', tmp_path)!r}, 'it', {SETTINGS}, slots=2)\n"
         "work(study, lambda s, r: str(s), lambda g: ((1, 2), '', {}), generations=1)\n"
         "assert study.finished() == 2\n"
         "sys.exit(bool({'optuna', 'torch', 'sqlalchemy'} & {*sys.modules}))"
@@ -1085,7 +871,7 @@ def test_workers_leave_nothing_beside_a_database(tmp_path: Path) -> None:
         assert len(list(tmp_path.glob("*.alive"))) == 1
         opened(where).close()  # sweeps, and spares the living
         assert len(list(tmp_path.glob("*.alive"))) == 1
-    assert {entry.name for entry in tmp_path.iterdir()} == {"study.sqlite", "study.sqlite.lock"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"study.sqlite"}
 
 
 if __name__ == "__main__":

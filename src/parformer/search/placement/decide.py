@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,19 +17,18 @@ from parformer.blocks.base import find_block
 from parformer.data.batches import Tokens
 from parformer.errors import ConfigError
 from parformer.events import Watch
-from parformer.fields import check_names
 from parformer.recipe import Recipe
+from parformer.records import Record
 from parformer.search.placement.choices import Choices
 from parformer.search.placement.prices import (
     Prices,
-    Target,
     baseline_pattern,
     exact,
     measured,
-    read_target,
     refuse_unreachable,
 )
 from parformer.search.placement.session import SearchSession, Timetable, share_out, space_of
+from parformer.search.placement.target import Target, read_target
 from parformer.train.distributed import Workers
 from parformer.train.plan import RESERVE, decide
 from parformer.train.session import Session, make_batches, refuse_misfits, training_shape
@@ -40,7 +38,7 @@ ROUNDS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Record):
     """Seconds of an update, measured side by side."""
 
     weights: float
@@ -54,14 +52,14 @@ class Pace:
         share = turns / timetable.steps
         return (1 - share) * self.weights + share * self.architecture
 
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        names = ("weights", "architecture", "baseline")
-        check_names(values, names, "pace")
-        return cls(**{name: float(values[name]) for name in names})
+@dataclass(frozen=True, slots=True)
+class Known(Record):
+    """What was measured of this machine when a run began."""
+
+    prices: Prices | None
+    """What blocks cost, where that matters."""
+    pace: Pace
 
 
 def refuse_impossible(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
@@ -83,9 +81,9 @@ def refuse_impossible(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
         refuse_misfits(recipe, part, workers)
 
 
-def settle(
+def decide_search(
     recipe: Recipe, tokens: Tokens, workers: Workers, watch: Watch
-) -> tuple[Recipe, Prices | None, Pace]:
+) -> tuple[Recipe, Known]:
     """The recipe with nothing left open, the blocks' prices, and the pace."""
     began = time.monotonic()
     refuse_impossible(recipe, tokens, workers)
@@ -114,7 +112,7 @@ def settle(
     # the supernet itself is not what is to be good
     recipe = recipe.replaced({"train.evaluate_every": recipe.train.steps})
     refuse_short(recipe, tokens)
-    return recipe, prices, pace
+    return recipe, Known(prices, pace)
 
 
 def refuse_short(recipe: Recipe, tokens: Tokens) -> None:

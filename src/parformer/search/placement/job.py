@@ -1,4 +1,4 @@
-"""From a text to a pattern: the whole differentiable search.
+"""From a text to a pattern: the whole search for placements.
 
 A run folder holds the recipe (`config.toml`), what was measured of this machine
 (`device.json`), a folder for every seed with its metrics and checkpoints, and in the end
@@ -14,32 +14,36 @@ from pathlib import Path
 from typing import Any
 
 from parformer.data.tokens import Prepared
-from parformer.errors import ConfigError, FolderError, ParformerError
+from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
 from parformer.evaluate.counting import References, entropy, references_of
-from parformer.events import Watch
+from parformer.events import Listener, Watch, nobody
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
+from parformer.report.search import search_page
 from parformer.search.placement.decide import (
-    Pace,
+    Known,
+    decide_search,
     find_pace,
     find_prices,
-    settle,
     target_of,
     timetable_of,
     without_carried_state,
 )
 from parformer.search.placement.journal import SearchJournal, SeedRun
 from parformer.search.placement.prices import Prices
-from parformer.search.placement.result import rivals, summarise, with_retrained
+from parformer.search.placement.request import PlacementRequest
+from parformer.search.placement.result import PlacementResult
 from parformer.search.placement.session import SearchSession, space_of
+from parformer.search.placement.summarise import retrained, rivals, summarise
 from parformer.store import folder
 from parformer.store.files import replace_file
-from parformer.train.distributed import Workers
+from parformer.train.distributed import Workers, workers_from
 from parformer.train.job import running, train_model
 from parformer.train.loop import Outcome, sample, train
 from parformer.train.plateau import MOST_SLOWER, SLOWER
+from parformer.verbs import requested
 
-DEVICE, FOUND, RETRAIN = "device.json", "search.json", "retrain"
+DEVICE, RETRAIN, REPORT = "device.json", "retrain", "report.html"
 COUNTED = 65_536
 """Tokens of the valid split that plain counting is judged on, beside the search."""
 
@@ -48,16 +52,54 @@ COUNTED = 65_536
 class Searched:
     """How a search ended."""
 
-    finished: bool
-    found: Mapping[str, Any]
-    """What search.json holds; empty while it is not finished."""
+    found: PlacementResult | None
+    """None while it is not finished, and in all processes of torchrun but the first."""
+    finished: bool = True
     step: int = 0
     """Where it stopped, if it is not finished."""
     where: str = ""
     """Which part stopped, in words."""
 
 
-def search_differentiable(
+class StoppedSearch(Stopped):
+    """Somebody stopped a search; it goes on another time."""
+
+    def __init__(self, searched: Searched, command: str) -> None:
+        super().__init__(
+            f"stopped in {searched.where} after step {searched.step:,}, everything is saved; "
+            f"go on with: {command}"
+        )
+        self.step = searched.step
+
+
+def search_placement(
+    request: PlacementRequest | None = None, *, watch: Listener = nobody, **fields: Any
+) -> PlacementResult | None:
+    """Find which block belongs where; takes a request or its fields.
+
+    Of several processes of torchrun, the first gets the result and the others nothing.
+    """
+    request = requested(PlacementRequest, request, fields)
+    asked = request.asked()
+    path = request.folder(asked)
+    with workers_from(device=request.device) as workers:
+        searched = search_recipe(
+            asked,
+            path,
+            chosen=request.chosen,
+            retrain=request.retrain,
+            command=request.command,
+            workers=workers,
+            watch=Watch(watch if workers.first else nobody),
+        )
+        if not searched.finished and workers.first:
+            raise StoppedSearch(searched, request.again_with(path))
+        if searched.found is not None and workers.first:
+            replace_file(path / REPORT, search_page(searched.found))
+    return searched.found
+
+
+def search_recipe(
     recipe: Recipe | None,
     path: Path,
     *,
@@ -69,16 +111,16 @@ def search_differentiable(
 ) -> Searched:
     """Search by a recipe in a run folder; a run that is there already goes on."""
     workers, watch = workers or Workers(), watch or Watch()
-    measured: dict[str, Any] = {}
+    measured: list[Known] = []
 
     def decide(recipe: Recipe, prepared: Prepared) -> Recipe:
-        tokens = prepared.splits["train"].tokens
-        recipe, prices, pace = settle(recipe, tokens, workers, watch)
-        measured.update(as_measured(prices, pace))
+        recipe, known = decide_search(recipe, prepared.splits["train"].tokens, workers, watch)
+        measured.append(known)
         return recipe
 
     if recipe is not None:
         recipe = replace(recipe, search=recipe.search or SearchConfig())
+        target_of(recipe)  # what cannot be aimed at is refused before any text is read
         # before it is compared with what a run holds, which was made of this
         recipe = without_carried_state(recipe, watch)
     with running(recipe, path, decide, chosen, workers, watch) as (recipe, prepared):
@@ -86,53 +128,53 @@ def search_differentiable(
             raise ConfigError(
                 f"the run {str(path)!r} holds a training; go on with: parformer train --run {path}"
             )
-        prices, pace = know_device(recipe, prepared, path, measured, workers, watch)
-        ended = search_seeds(recipe, prepared, path, prices, workers, watch)
+        known = know_device(recipe, prepared, path, measured, workers, watch)
+        ended = search_seeds(recipe, prepared, path, known.prices, workers, watch)
         if isinstance(ended, Searched):
             return ended
-        found: dict[str, Any] = {}
+        found = None
         if workers.first:
-            timetable = timetable_of(recipe, prepared.splits["train"].tokens)
-            counted = count_beside(recipe, prepared)
             found = finished_search(path, len(ended)) or summarise(
-                recipe, ended, prices, pace, timetable, command, watch, counted
+                recipe,
+                ended,
+                known,
+                timetable_of(recipe, prepared.splits["train"].tokens),
+                command,
+                watch,
+                count_beside(recipe, prepared),
             )
-            write_found(path, found)
-        found = json.loads(workers.share(json.dumps(found)))
+            found.save(path)
+        shared = workers.share("" if found is None else str(found.pattern))
     if retrain:
-        return retrain_all(recipe, path, found, workers, watch)
-    return Searched(True, found)
-
-
-def as_measured(prices: Prices | None, pace: Pace) -> dict[str, Any]:
-    return {"prices": None if prices is None else prices.to_dict(), "pace": pace.to_dict()}
+        return retrain_all(recipe, path, found, Pattern.parse(shared), workers, watch)
+    return Searched(found)
 
 
 def know_device(
     recipe: Recipe,
     prepared: Prepared,
     path: Path,
-    measured: dict[str, Any],
+    measured: list[Known],
     workers: Workers,
     watch: Watch,
-) -> tuple[Prices | None, Pace]:
+) -> Known:
     """What was measured of this machine when the run began, for all who go on with it."""
-    known = workers.share("yes" if (path / DEVICE).is_file() else "") == "yes"
-    if not known and not measured:  # killed after its recipe was written, before this was
-        tokens = prepared.splits["train"].tokens
+    there = workers.share("yes" if (path / DEVICE).is_file() else "") == "yes"
+    if there:
+        try:
+            return Known.from_dict(folder.read_json(path, DEVICE), DEVICE)
+        except ParformerError as problem:
+            raise FolderError(
+                f"{str(path / DEVICE)!r} is broken ({problem}); remove it, and what it says is "
+                "measured again"
+            ) from None
+    if not measured:  # killed after its recipe was written, before this was
         prices = find_prices(recipe, workers, watch)
-        measured = as_measured(prices, find_pace(recipe, tokens, workers))
-    if not known and workers.first:
-        replace_file(path / DEVICE, json.dumps(measured, indent=2) + "\n")
-    values = folder.read_json(path, DEVICE) if known else measured
-    try:
-        prices = None if values["prices"] is None else Prices.from_dict(values["prices"])
-        return prices, Pace.from_dict(values["pace"])
-    except (KeyError, TypeError, ValueError, ParformerError) as problem:
-        raise FolderError(
-            f"{str(path / DEVICE)!r} is broken ({problem}); remove it, and what it says is "
-            "measured again"
-        ) from None
+        pace = find_pace(recipe, prepared.splits["train"].tokens, workers)
+        measured.append(Known(prices, pace))
+    if workers.first:
+        replace_file(path / DEVICE, json.dumps(measured[0].to_dict(), indent=2) + "\n")
+    return measured[0]
 
 
 def search_seeds(
@@ -173,7 +215,7 @@ def search_seeds(
                 make_journal=SearchJournal,
             )
             if not outcome.finished:
-                return Searched(False, {}, outcome.step, f"seed {seed}")
+                return Searched(None, False, outcome.step, f"seed {seed}")
             run = SeedRun.read(place, outcome.result) if workers.first else None
             stuck = workers.share("yes" if run is not None and run.stuck(known) else "") == "yes"
             if not stuck or slower == MOST_SLOWER:
@@ -196,23 +238,27 @@ def count_beside(recipe: Recipe, prepared: Prepared) -> References | None:
     return references_of(prepared, {"valid": tokens}, xz=False)["valid"]
 
 
-def finished_search(path: Path, seeds: int) -> dict[str, Any] | None:
-    """What search.json holds, if it is about all these seeds."""
-    if not (path / FOUND).is_file():
+def finished_search(path: Path, seeds: int) -> PlacementResult | None:
+    """What search.json holds, if it is whole and about all these seeds; else it is made again."""
+    if not (path / PlacementResult.FILE).is_file():
         return None
-    found = folder.read_json(path, FOUND)
-    return found if len(found.get("seeds", ())) == seeds else None
-
-
-def write_found(path: Path, found: Mapping[str, Any]) -> None:
-    replace_file(path / FOUND, json.dumps(found) + "\n")
+    try:
+        found = PlacementResult.load(path)
+    except ParformerError:
+        return None
+    return found if len(found.seeds) == seeds else None
 
 
 def retrain_all(
-    recipe: Recipe, path: Path, found: Mapping[str, Any], workers: Workers, watch: Watch
+    recipe: Recipe,
+    path: Path,
+    found: PlacementResult | None,
+    pattern: Pattern,
+    workers: Workers,
+    watch: Watch,
 ) -> Searched:
     """Train the found pattern and its rivals from scratch, all with the search's updates."""
-    patterns = {"found": Pattern.parse(found["pattern"]), **rivals(len(space_of(recipe).layers))}
+    patterns = {"found": pattern, **rivals(len(space_of(recipe).layers))}
     results: dict[str, Mapping[str, Any]] = {}
     for name, pattern in patterns.items():
         twin = next((other for other in results if patterns[other] == pattern), None)
@@ -222,14 +268,14 @@ def retrain_all(
         watch.notice(f"Training {name} from scratch: {pattern}")
         outcome = retrain_one(recipe, path / RETRAIN / name, pattern, workers, watch)
         if not outcome.finished:
-            return Searched(False, {}, outcome.step, f"training {name}")
+            return Searched(None, False, outcome.step, f"training {name}")
         results[name] = outcome.result
-    if not workers.first:
-        return Searched(True, found)
+    if found is None:
+        return Searched(None)
     by_character = recipe.data.tokenizer in ("byte", "used-bytes", "character")
-    whole = with_retrained(found, results, patterns, by_character=by_character)
-    write_found(path, whole)
-    return Searched(True, whole)
+    whole = retrained(found, results, patterns, by_character=by_character)
+    whole.save(path)
+    return Searched(whole)
 
 
 def retrain_one(

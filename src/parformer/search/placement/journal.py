@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
 from parformer.errors import FolderError
+from parformer.pattern import Pattern
+from parformer.search.placement.removal import Removal
+from parformer.search.placement.result import History, Seed, Table
 from parformer.search.placement.session import SearchSession
 from parformer.train.loop import Journal
 from parformer.train.metrics import read_metrics
@@ -78,53 +81,82 @@ def rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[round(value, DIGITS) for value in row] for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeedRun:
     """A finished search of one seed: what it found, and how it came there."""
 
-    result: Mapping[str, Any]
-    history: list[dict[str, Any]]
+    seed: int
+    steps: int
+    pattern: Pattern
+    picks: tuple[int, ...]
+    probabilities: Table
+    changed: int
+    early: bool
+    cost: float | None
+    removal: Removal | None
+    history: History
+    """Every line of its metrics."""
 
     @classmethod
     def read(cls, path: Path, result: Mapping[str, Any]) -> SeedRun:
+        """What a seed's folder holds, and what its search ended with."""
         file = path / METRICS
         written = read_metrics(file) if file.is_file() else []
         rows = [row for row in written if "probabilities" in row]
         if not rows:
             raise FolderError(f"{str(file)!r} tells nothing of the search; restore it")
-        return cls(result, rows)
+        names = ("step", "loss", "temperature", "probabilities", "cost", "lambda")
+        columns = {name: [row[name] for row in rows] for name in names if name in rows[0]}
+        removal = result["removal"]
+        return cls(
+            seed=result["seed"],
+            steps=result["steps"],
+            pattern=Pattern.parse(result["pattern"]),
+            picks=tuple(result["picks"]),
+            probabilities=tuple(map(tuple, result["probabilities"])),
+            changed=result["changed"],
+            early=result["early"],
+            cost=result["cost"],
+            removal=None if removal is None else Removal.from_json(removal),
+            history=History.from_dict(columns, f"metrics of seed {result['seed']}"),
+        )
 
     @property
     def loss(self) -> float:
         """The training loss of the supernet in the end."""
-        return fmean(row["loss"] for row in self.history[-max(1, len(self.history) // 20) :])
+        return fmean(self.history.loss[-max(1, len(self.history.loss) // 20) :])
 
     def stuck(self, entropy: float) -> bool:
         """Whether the supernet never learned more than the frequencies of tokens."""
-        return self.result["steps"] >= SHORTEST and on_plateau(self.loss, entropy)
+        return self.steps >= SHORTEST and on_plateau(self.loss, entropy)
 
     def fall_after_change(self) -> float:
         """The share by which the loss still fell after the pattern had last changed."""
-        width = max(1, len(self.history) // 20)
-        changed = self.result["changed"]
-        before = [row["loss"] for row in self.history if row["step"] <= changed][-width:]
-        after = [row["loss"] for row in self.history if row["step"] > changed][-width:]
+        pairs = list(zip(self.history.step, self.history.loss, strict=True))
+        width = max(1, len(pairs) // 20)
+        before = [loss for step, loss in pairs if step <= self.changed][-width:]
+        after = [loss for step, loss in pairs if step > self.changed][-width:]
         if not before or not after:
             return 0.0
         start, end = fmean(before), fmean(after)
         return max(0.0, (start - end) / start)
 
-    def to_dict(self) -> dict[str, Any]:
+    def summary(self) -> Seed:
         """As in search.json."""
         # from the end, so that the last line is among them
-        rows = self.history[:: -math.ceil(len(self.history) / HISTORY)][::-1]
-
-        def column(name: str) -> list[Any] | None:
-            return [row[name] for row in rows] if name in rows[0] else None
-
-        history = {
-            name: column(name)
-            for name in ("step", "loss", "temperature", "probabilities", "cost", "lambda")
+        some = slice(None, None, -math.ceil(len(self.history.step) / HISTORY))
+        columns = {field.name: getattr(self.history, field.name) for field in fields(self.history)}
+        thinned: dict[str, Any] = {
+            name: None if column is None else column[some][::-1] for name, column in columns.items()
         }
-        kept = ("seed", "pattern", "picks", "probabilities", "removal", "steps", "changed", "early")
-        return {**{name: self.result[name] for name in kept}, "history": history}
+        return Seed(
+            seed=self.seed,
+            pattern=self.pattern,
+            picks=self.picks,
+            probabilities=self.probabilities,
+            removal=None if self.removal is None else self.removal.shares,
+            steps=self.steps,
+            changed=self.changed,
+            early=self.early,
+            history=History(**thinned),
+        )

@@ -16,10 +16,9 @@ interleaved Transformer with as many layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -27,27 +26,23 @@ from torch import Tensor
 from parformer.blocks.base import find_block
 from parformer.config import ModelConfig
 from parformer.costs import cost, step_shape
-from parformer.errors import ConfigError, FolderError
+from parformer.errors import ConfigError
 from parformer.events import Preparing
 from parformer.fields import check_names, fit_fields
 from parformer.measure.latency import measure_latency
 from parformer.measure.models import Reader, step_words
 from parformer.model import build
-from parformer.notation import shown
 from parformer.pattern import BlockSpec, Pattern
+from parformer.records import Record
 from parformer.search.placement.choices import IDENTITY, Choices
-
-COUNTED = {"flops": "flops", "parameters": "parameters", "state": "state_bytes"}
-"""What `parformer cost` calls each metric that needs no clock."""
-
-METRICS = (*COUNTED, "latency")
+from parformer.search.placement.target import COUNTED, METRICS
 
 FEWEST_COPIES = 8
 """One block takes microseconds; it is timed in a stack of at least so many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prices:
+class Prices(Record):
     """What every choice adds, and what the model costs without any."""
 
     metric: str
@@ -95,32 +90,6 @@ class Prices:
     def room(self, limit: float) -> int:
         """What blocks may cost so that the model stays within a limit, read as it is written."""
         return math.floor(Fraction(repr(float(limit))) * self.baseline) - self.fixed
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self) | {"choices": [list(row) for row in self.choices]}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` gave."""
-        try:
-            check_names(values, names := [field.name for field in fields(cls)], "field")
-            if missing := [name for name in names if name not in values]:
-                raise ConfigError(f"{missing[0]!r} is missing")
-            return cls(**values)
-        except (ConfigError, TypeError) as error:
-            raise FolderError(f"the stored prices are broken: {error}") from None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """What a search is to save: by a fixed penalty, or so that a limit is kept."""
-
-    metric: str
-    penalty: float | None = None
-    """How much of the loss the interleaved model's whole cost is worth."""
-    limit: float | None = None
-    """What the model may cost at most, as a multiple of the interleaved one."""
 
 
 def baseline_pattern(layers: int) -> Pattern:
@@ -205,38 +174,6 @@ def measured(
     )
 
 
-def read_target(penalty: str, limit: str) -> Target | None:
-    """What the command line says about cost; both texts empty means that it does not matter.
-
-    >>> read_target("flops=0.1", "")
-    Target(metric='flops', penalty=0.1, limit=None)
-    >>> read_target("", "latency=0.7x").limit
-    0.7
-    """
-    if penalty and limit:
-        raise ConfigError(
-            f"both a penalty, {shown(penalty)}, and a limit, {shown(limit)}; give one of them: "
-            "a limit finds its own penalty"
-        )
-    if penalty:
-        metric, text = _read_metric("penalty", penalty, "flops=0.1")
-        if (number := _read_number(text)) is None:
-            raise ConfigError(
-                f"penalty {shown(penalty)} must be a number above 0, such as {metric}=0.1"
-            )
-        return Target(metric=metric, penalty=number)
-    if limit:
-        metric, text = _read_metric("limit", limit, "latency=0.7x")
-        number = _read_number(text.removesuffix("x"))
-        if number is None or not text.endswith("x"):
-            raise ConfigError(
-                f"limit {shown(limit)} must be a multiple of the interleaved model's {metric}, "
-                f"such as {metric}=0.7x"
-            )
-        return Target(metric=metric, limit=number)
-    return None
-
-
 def refuse_unreachable(prices: Prices, space: Choices, limit: float) -> None:
     """Refuse a limit that even the cheapest architecture exceeds, and name that one."""
     picks = [min(range(len(row)), key=row.__getitem__) for row in prices.choices]
@@ -249,20 +186,3 @@ def refuse_unreachable(prices: Prices, space: Choices, limit: float) -> None:
         f"{prices.metric}; the nearest, {space.pattern(picks)}, costs {nearest:.4g}x{alone}; "
         f"raise the limit to {math.ceil(100 * nearest) / 100:.2f}x or more"
     )
-
-
-def _read_metric(what: str, text: str, example: str) -> tuple[str, str]:
-    metric, equals, value = (part.strip() for part in text.partition("="))
-    if not equals:
-        raise ConfigError(f"cannot read {what} {shown(text)}; write it as {example}")
-    check_names([metric], METRICS, f"metric of the {what}")
-    return metric, value
-
-
-def _read_number(text: str) -> float | None:
-    """A number above 0, or None if it is anything else."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 < number < math.inf else None

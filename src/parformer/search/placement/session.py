@@ -34,9 +34,10 @@ from parformer.search.placement.architecture import (
     temperature_at,
 )
 from parformer.search.placement.choices import Choices
-from parformer.search.placement.prices import Prices, Target
+from parformer.search.placement.prices import Prices
 from parformer.search.placement.removal import Removal, needed_kinds, put_back
 from parformer.search.placement.supernet import Supernet, build_supernet, supernet_from
+from parformer.search.placement.target import Target
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.optimizers import (

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,6 +63,25 @@ class Ranking:
     """By size, where sizes were given; small models first."""
     distance: float | None
     """How far, as a share of perplexity, the proxy's front is from the true one."""
+    flops: float | None = None
+    """What the score takes for one model on average; None where nobody knows."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, which knows no nan."""
+        return {
+            "models": self.models,
+            "spearman": _known(self.spearman),
+            "interval": [_known(value) for value in self.interval],
+            "top": {f"{share:g}": _known(value) for share, value in self.top.items()},
+            "common": {f"{share:g}": _known(value) for share, value in self.common.items()},
+            "bins": [{**asdict(part), "spearman": _known(part.spearman)} for part in self.bins],
+            "front_distance": self.distance,
+            "flops": self.flops,
+        }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def rank_proxy(

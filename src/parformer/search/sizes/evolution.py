@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from random import Random
 from typing import Any, ClassVar
@@ -23,7 +23,9 @@ import numpy as np
 
 from parformer.errors import ConfigError
 from parformer.fields import check_names, fit_fields, need_at_least
+from parformer.records import Record
 from parformer.search.front import crowding, front, ranks
+from parformer.search.sizes.objectives import Candidate
 from parformer.search.sizes.space import Genome, SearchSpace
 
 TRIES = 1000
@@ -36,7 +38,7 @@ Maker = Callable[[], Genome]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Record):
     """How many candidates there are, and where they come from."""
 
     population: int = 100
@@ -93,19 +95,6 @@ class Plan:
         number = self.generation(slot)
         return self.start(number), self.start(number + 1)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A candidate and what is to be minimised of it; `excess` is how far it breaks limits."""
-
-    genome: Genome
-    values: tuple[float, ...] | None
-    """None for what could not be evaluated."""
-    excess: float = 0.0
-
 
 class Sampler(ABC):
     """Proposes generations for one space."""
@@ -117,7 +106,7 @@ class Sampler(ABC):
         self._known: dict[int, list[Genome]] = {}
         self._refused: set[str] = set()
 
-    def propose(self, slot: int, scored: Sequence[Scored]) -> Genome:
+    def propose(self, slot: int, scored: Sequence[Candidate]) -> Genome:
         """The candidate of a slot; `scored` are all earlier generations, in the order of slots."""
         number = self.plan.generation(slot)
         start = self.plan.start(number)
@@ -126,7 +115,7 @@ class Sampler(ABC):
             self._known[number] = self._generation(number, scored[:start])
         return self._known[number][slot - start]
 
-    def _generation(self, number: int, scored: Sequence[Scored]) -> list[Genome]:
+    def _generation(self, number: int, scored: Sequence[Candidate]) -> list[Genome]:
         rng = Random(f"{self.plan.seed} generation {number}")
         seen = {one.genome.digest: one.genome for one in scored}
         if number == 0:
@@ -138,7 +127,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
+        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]: ...
 
     def _draws(self, rng: Random) -> Maker:
@@ -208,7 +197,7 @@ class Evolution(Sampler):
         self._parents: dict[int, list[Genome]] = {}
 
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
+        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]:
         # a resumed search draws the parents of all earlier generations again, for their counts
         for earlier in range(len(self._parents) + 1, number + 1):
@@ -234,7 +223,7 @@ class Nsga2(Sampler):
     name = "nsga2"
 
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
+        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]:
         yield from self._bred(select(scored, self.plan.parents), rng, seen)
 
@@ -245,7 +234,7 @@ class Draws(Sampler):
     name = "random"
 
     def _children(
-        self, number: int, scored: Sequence[Scored], rng: Random, seen: dict[str, Genome]
+        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
     ) -> Iterator[Genome]:
         yield from self._new(self.plan.children, seen, self._draws(rng))
 
@@ -258,7 +247,7 @@ def make_sampler(name: str, space: SearchSpace, plan: Plan, allowed: Allowed) ->
     return SAMPLERS[name](space, plan, allowed)
 
 
-def pool(scored: Sequence[Scored]) -> list[Genome]:
+def pool(scored: Sequence[Candidate]) -> list[Genome]:
     """Who may be a parent: the front within limits, or those that break them least."""
     usable = [one for one in scored if is_usable(one)]
     if not usable:
@@ -273,7 +262,7 @@ def pool(scored: Sequence[Scored]) -> list[Genome]:
     return [one.genome for one, best in zip(fine, flags, strict=True) if best]
 
 
-def select(scored: Sequence[Scored], count: int) -> list[Genome]:
+def select(scored: Sequence[Candidate], count: int) -> list[Genome]:
     """The best by rank, the least crowded first within one; broken limits come last of all."""
     usable = [one for one in scored if is_usable(one)]
     fine = [one for one in usable if one.excess == 0]
@@ -292,6 +281,6 @@ def select(scored: Sequence[Scored], count: int) -> list[Genome]:
     return chosen[:count] or pool(scored)
 
 
-def is_usable(one: Scored) -> bool:
+def is_usable(one: Candidate) -> bool:
     """Whether a candidate has values to compare; a score of minus infinity is none."""
     return one.values is not None and all(map(isfinite, one.values))

@@ -42,9 +42,7 @@ def read_space_table(
     check_names(table, NAMES, f"name in {where}")
     for name in ("layers", "unit"):
         if name not in table:
-            raise ConfigError(
-                f"{where} has no {name}; 'parformer search pareto --spaces' shows one"
-            )
+            raise ConfigError(f"{where} has no {name}; 'parformer search sizes --spaces' shows one")
     if not isinstance(table["unit"], list):
         raise ConfigError(f"unit of {where} must be a list, such as ['s[heads=2|4]', 'f']")
     for name in TABLES:

@@ -7,7 +7,7 @@ at once, or from measuring every candidate. Quality is a proxy's score, higher i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -17,11 +17,32 @@ from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.search.sizes.space import Genome, SearchSpace
 
+CLOCKED = ("latency", "memory")
+"""What only a clock knows, or a profile of the device."""
 OBJECTIVES = ("quality", "latency", "memory", "flops", "parameters", "state")
 DEFAULT = ("quality", "latency", "memory")
 
 Figures = dict[str, float]
 """What is known of a candidate, by objective; quality as its proxy scores it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An architecture and what is to be minimised of it."""
+
+    genome: Genome
+    values: tuple[float, ...] | None
+    """None for what could not be evaluated."""
+    excess: float = 0.0
+    """How far it breaks limits."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Everything known of it; empty for what could not be evaluated."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it was evaluated and keeps to the limits."""
+        return self.values is not None and not self.excess
+
 
 Quality = Callable[[ModelConfig, ModelCost], float]
 """A score, higher is better."""

@@ -17,15 +17,14 @@ from parformer.errors import ConfigError
 from parformer.events import Preparing
 from parformer.measure.device import Device
 from parformer.measure.readings import Meter, Readings, Step, measure_here
+from parformer.search.sizes.record import Outcome, Record
 from parformer.search.sizes.study import (
-    Outcome,
-    Record,
     Study,
     join_study,
     open_study,
     study_names,
-    work,
 )
+from parformer.search.sizes.work import work
 
 PREFIX = "measuring"
 WAIT = 5.0

@@ -28,7 +28,7 @@ from typing import Any, NoReturn, Self
 
 from parformer.blocks.base import Shape, find_block
 from parformer.config import ModelConfig
-from parformer.costs import ModelCost
+from parformer.costs import ModelCost, step_shape
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
@@ -211,21 +211,23 @@ class SearchSpace:
         drawn = [self._draw_layer(fields, rng) for _ in range(1 if self.alike else depth)]
         return self._whole(fields, drawn, depth)
 
-    def smallest(self) -> Genome:
-        """The least of everything, which comes nearest to any limit."""
+    def smallest(self, metric: str = "parameters") -> Genome:
+        """The least of everything, and of blocks those with the least of a metric."""
         fields = {name: int(values.values[0]) for name, values in self.fields}
         # of adaptive embeddings the one that shrinks fastest is the smallest
         if "div_val" in fields:
             fields["div_val"] = int(dict(self.fields)["div_val"].values[-1])
         config = self._with_all_blocks(fields)
 
-        def parameters(spec: BlockSpec) -> int:
-            return find_block(spec).cost(config, spec.options, ONE_TOKEN).parameters
+        name = {"state": "state_bytes"}.get(metric, metric)
+        shape = step_shape(config, None, None, 1)
+
+        def price(spec: BlockSpec) -> int:
+            return int(getattr(find_block(spec).cost(config, spec.options, shape), name))
 
         width, ratio = fields["d_model"], self.inner_ratio
         least = tuple(
-            str(min((block.least(width, ratio) for block in slot), key=parameters))
-            for slot in self.unit
+            str(min((block.least(width, ratio) for block in slot), key=price)) for slot in self.unit
         )
         depth = int(self.layers.values[0])
         return self._whole(fields, [least] * depth, depth)

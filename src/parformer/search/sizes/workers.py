@@ -16,17 +16,16 @@ from parformer.errors import ConfigError, ParformerError
 from parformer.events import Watch
 from parformer.measure.device import Device
 from parformer.measure.readings import Meter, measure_here
-from parformer.search.sizes.job import (
-    DATABASE,
+from parformer.search.sizes.engine import (
     NAME,
     Ended,
-    Wanted,
     default_storage,
     join_search,
     search_front,
 )
 from parformer.search.sizes.storage import read_address
 from parformer.search.sizes.study import join_study
+from parformer.search.sizes.wanted import Wanted
 
 PATIENCE = 10.0
 """Seconds that helpers get to finish what they are at."""
@@ -45,15 +44,11 @@ def search_together(
     watch: Watch | None = None,
 ) -> Ended:
     """Search with so many processes of this machine; the others help with what is proposed."""
-    if workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
-    if workers > 1 and not storage:
-        storage = f"sqlite:{path / DATABASE}"
-    address = storage or default_storage(wanted, path)
-    if workers > 1 and read_address(address).kind not in ("sqlite", "postgresql"):
+    address = storage or default_storage(path)
+    if workers > 1 and read_address(address).kind == "memory":
         raise ConfigError(
-            f"{workers} workers need a study that several processes can write to, and "
-            f"{read_address(address)} is for one; give --storage sqlite:FILE or postgresql://…"
+            f"{workers} workers need a study that several processes can write to; "
+            "give --storage sqlite:FILE or postgresql://…"
         )
 
     def begin() -> Callable[[], None]:

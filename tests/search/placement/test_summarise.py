@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -18,22 +19,24 @@ from parformer.errors import FolderError
 from parformer.evaluate.counting import References
 from parformer.pattern import Pattern, interleaved, par, sandwich
 from parformer.report.search import found_table, search_page, sentences_of
-from parformer.search.placement.decide import timetable_of
+from parformer.search.placement.decide import Known, timetable_of
 from parformer.search.placement.journal import HISTORY, SeedRun
-from parformer.search.placement.result import (
+from parformer.search.placement.removal import Removal
+from parformer.search.placement.result import History, PlacementResult
+from parformer.search.placement.session import space_of
+from parformer.search.placement.summarise import (
     average,
     compare_costs,
+    retrained,
     rivals,
     summarise,
     warnings,
-    with_retrained,
 )
-from parformer.search.placement.session import space_of
 from tests.search.placement.trials import TOKENS, Clock, aims, make_recipe, search_of
 from tests.train.trials import Breaker
 
 KEYS = {
-    *("format", "pattern", "picks", "corpus", "layers", "choices", "mode", "steps"),
+    *("pattern", "picks", "corpus", "layers", "choices", "mode", "steps"),
     *("warmup_steps", "probabilities", "agreement", "seeds", "warnings", "target", "price"),
     *("compared", "effort", "device", "retrained", "command", "version", "date"),
     *("learned", "references"),
@@ -50,23 +53,32 @@ def made_up(
     """A finished search of three layers, with eight lines of metrics."""
     rest = (1 - sure) / 2
     table = [[sure if c == pick else rest for c in range(3)] for pick in picks]
-    cost_ = {"cost": 0.9, "lambda": 0.1} if priced else {}
-    history: list[dict[str, Any]] = [
-        {"step": n, "loss": 2.0, "temperature": 5.0 - n / 2, "probabilities": table, **cost_}
-        for n in range(1, 9)
-    ]
-    result = {
-        "seed": seed,
-        "steps": 8,
-        "pattern": str(space_of(make_recipe()).pattern(picks)),
-        "picks": picks,
-        "probabilities": table,
-        "cost": 0.9 if priced else None,
-        "removal": None,
-        "changed": 5,
-        "early": False,
-    }
-    return SeedRun(result | changes, history)
+    removal = changes.pop("removal", None)
+    run = SeedRun(
+        seed=seed,
+        steps=8,
+        pattern=space_of(make_recipe()).pattern(picks),
+        picks=tuple(picks),
+        probabilities=tuple(map(tuple, table)),
+        cost=0.9 if priced else None,
+        removal=None if removal is None else Removal.from_json(removal),
+        changed=5,
+        early=False,
+        history=lines(8, table, priced=priced),
+    )
+    return replace(run, **changes)
+
+
+def lines(count: int, table: Any, *, priced: bool = False, **columns: Any) -> History:
+    """So many lines of metrics."""
+    return History(
+        step=tuple(range(1, count + 1)),
+        loss=columns.get("loss", (2.0,) * count),
+        temperature=tuple(5.0 - n / 2 for n in range(1, count + 1)),
+        probabilities=(tuple(map(tuple, table)),) * count,
+        cost=(0.9,) * count if priced else None,
+        penalty=(0.1,) * count if priced else None,
+    )
 
 
 @pytest.fixture
@@ -74,13 +86,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def told(clock: Clock, runs: list[SeedRun], **changes: Any) -> dict[str, Any]:
+def result(clock: Clock, runs: list[SeedRun], **changes: Any) -> PlacementResult:
     recipe = make_recipe(**changes)
     prices, _ = aims(recipe)
     table = timetable_of(recipe, TOKENS)
-    found = summarise(recipe, runs, prices, clock.pace, table, "parformer search …", Breaker())
-    assert json.loads(json.dumps(found, allow_nan=False)) == found  # it survives JSON
-    return found
+    known = Known(prices, clock.pace)
+    return summarise(recipe, runs, known, table, "parformer search …", Breaker())
+
+
+def told(clock: Clock, runs: list[SeedRun], **changes: Any) -> dict[str, Any]:
+    """What search.json says."""
+    found = result(clock, runs, **changes)
+    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert PlacementResult.from_dict(values) == found  # it survives JSON
+    assert isinstance(values, dict)
+    return values
 
 
 def test_rivals_have_as_many_layers() -> None:
@@ -100,7 +120,6 @@ def test_everything_is_told(clock: Clock) -> None:
     found = told(clock, runs, search__seeds=2)
     assert found.keys() == KEYS
     assert all(seed.keys() == SEED_KEYS for seed in found["seeds"])
-    assert found["format"] == "parformer-search-1"
     assert (found["corpus"], found["layers"], found["mode"]) == ("text.txt", 3, "soft")
     assert found["choices"] == ["s", "f", "i"]
     assert (found["steps"], found["warmup_steps"]) == (8, 2)
@@ -125,8 +144,9 @@ def test_everything_is_told(clock: Clock) -> None:
     assert history["step"] == list(range(1, 9))
     assert history["cost"] is history["lambda"] is None
     assert len(history["probabilities"]) == 8
-    search_page(found)  # and it can be shown
-    found_table(found)
+    shown = PlacementResult.from_dict(found)
+    search_page(shown)  # and it can be shown
+    found_table(shown)
 
 
 def test_how_long_a_search_takes_counts_its_own_cycles(clock: Clock) -> None:
@@ -152,12 +172,12 @@ def test_probabilities_are_averaged_and_decoded_together(clock: Clock) -> None:
     assert found["pattern"] == "sf"
     for layer in range(3):
         for choice in range(3):
-            mean = fmean(run.result["probabilities"][layer][choice] for run in runs)
+            mean = fmean(run.probabilities[layer][choice] for run in runs)
             assert found["probabilities"][layer][choice] == pytest.approx(mean)
     # of three layers the pairs agree on two, on one and on two
     assert found["agreement"] == pytest.approx((2 + 1 + 2) / 9)
     assert told(clock, runs[:1])["agreement"] is None
-    assert average([[[0.5, 0.5]], [[0.0, 1.0]]]) == [[0.25, 0.75]]
+    assert average([((0.5, 0.5),), ((0.0, 1.0),)]) == ((0.25, 0.75),)
 
 
 def test_a_certain_choice_may_have_no_chance_left(clock: Clock) -> None:
@@ -180,7 +200,7 @@ def test_what_is_found_is_within_its_limit(clock: Clock) -> None:
     free = told(clock, runs, search__penalty="flops=0.1")
     assert free["picks"] == [0, 0, 1]
     assert free["target"] == {"metric": "flops", "penalty": 0.1}
-    search_page(found)
+    search_page(PlacementResult.from_dict(found))
 
 
 GUARDED: dict[str, Any] = {"search__guard": 0.1}
@@ -226,31 +246,28 @@ def test_costs_are_those_of_the_plain_models(clock: Clock) -> None:
     recipe = make_recipe()
     patterns = {"found": Pattern.parse("sf"), **rivals(3)}
     rows = compare_costs(patterns, recipe, Breaker())
-    assert [row["name"] for row in rows] == ["found", "interleaved", "par"]
+    assert [row.name for row in rows] == ["found", "interleaved", "par"]
     for row in rows:
-        price = cost(recipe.model.replaced(pattern=row["pattern"]))
-        assert row["pattern"] == str(patterns[row["name"]])
-        assert row["parameters"] == price.parameters
-        assert row["flops"] == price.flops
-        assert row["state_bytes"] == price.state_bytes
-        low, high = row["latency_interval"]
-        assert low < row["latency_seconds"] < high
+        price = cost(recipe.model.replaced(pattern=row.pattern))
+        assert row.pattern == patterns[row.name]
+        assert row.parameters == price.parameters
+        assert row.flops == price.flops
+        assert row.state_bytes == price.state_bytes
+        low, high = row.latency_interval
+        assert low < row.latency_seconds < high
     assert clock.asked == ["models"]
 
 
 def test_models_are_really_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = compare_costs({"found": Pattern.parse("f")}, make_recipe(), Breaker())
-    low, high = row["latency_interval"]
-    assert 0 < low <= row["latency_seconds"] <= high < 1
+    low, high = row.latency_interval
+    assert 0 < low <= row.latency_seconds <= high < 1
 
 
 def falling(before: float, after: float, changed: int = 20) -> SeedRun:
+    losses = tuple(before if n <= changed else after for n in range(1, 41))
     run = made_up([0, 1, 2], changed=changed)
-    history = [
-        {"step": n, "loss": before if n <= changed else after, "probabilities": []}
-        for n in range(1, 41)
-    ]
-    return SeedRun(run.result, history)
+    return replace(run, history=lines(40, run.probabilities, loss=losses))
 
 
 def test_a_loss_that_fell_after_the_pattern_settled() -> None:
@@ -268,9 +285,11 @@ def test_a_loss_that_fell_after_the_pattern_settled() -> None:
 def test_means_of_a_loss_are_taken_near_the_ends() -> None:
     """A twentieth of the lines, and at least one: what lies far back says nothing."""
     run = falling(2.0, 1.0)
-    for row in run.history:
-        if row["step"] < 19 or 20 < row["step"] < 39:
-            row["loss"] = 100.0
+    losses = tuple(
+        100.0 if step < 19 or 20 < step < 39 else loss
+        for step, loss in zip(run.history.step, run.history.loss, strict=True)
+    )
+    run = replace(run, history=replace(run.history, loss=losses))
     assert run.fall_after_change() == pytest.approx(0.5)
 
 
@@ -304,36 +323,34 @@ def test_a_supernet_that_learned_nothing_crowns_no_pattern(clock: Clock) -> None
     runs, recipe = [made_up([0, 1, 2])], make_recipe()
     table, loss = timetable_of(recipe, TOKENS), made_up([0, 1, 2]).loss
     for bigram, learned in ((loss * 1.01, True), (loss * 0.99, False)):
-        found = summarise(
-            recipe, runs, None, clock.pace, table, "…", Breaker(), counted(bigram)
-        )  # fmt: skip
-        assert found["learned"] is learned
-        assert any("nothing was learned" in words for words in found["warnings"]) is not learned
-        assert found["references"]["bigram"] == bigram
+        known = Known(None, clock.pace)
+        found = summarise(recipe, runs, known, table, "…", Breaker(), counted(bigram))
+        assert found.learned is learned
+        assert any("nothing was learned" in words for words in found.warnings) is not learned
+        assert found.references is not None
+        assert found.references.bigram == bigram
         first = sentences_of(found)[0]
         assert first.startswith("Nothing was learned in this time") is not learned
         score = {"loss": loss, "perplexity": 2.0, "bits_per_character": 2.1, "tokens": 9}
         results = {name: {"steps": 8, "valid": score, "test": score} for name in rivals(4)}
         patterns = {"found": Pattern.parse("sf"), **rivals(4)}
         results["found"] = results["par"]
-        whole = with_retrained(found, results, patterns, by_character=True)
-        assert all(row["learned"] is learned for row in whole["retrained"])
+        whole = retrained(found, results, patterns, by_character=True)
+        assert all(row.learned is learned for row in whole.retrained or ())
         assert ("nothing to compare" in " ".join(sentences_of(whole))) is not learned
 
 
 def test_trained_from_scratch(clock: Clock) -> None:
-    found = told(clock, [made_up([0, 1, 2])])
+    found = result(clock, [made_up([0, 1, 2])])
     score = {"loss": 1.5, "perplexity": math.exp(1.5), "bits_per_character": 2.1, "tokens": 9}
     results = {
         "found": {"steps": 8, "valid": score, "test": score},
         "par": {"steps": 8, "valid": score},
     }
     patterns = {"found": Pattern.parse("sf"), "par": Pattern.parse("sff")}
-    whole = with_retrained(found, results, patterns, by_character=True)
-    assert {n: v for n, v in whole.items() if n != "retrained"} == {
-        n: v for n, v in found.items() if n != "retrained"
-    }
-    one, two = whole["retrained"]
+    whole = retrained(found, results, patterns, by_character=True)
+    assert replace(whole, retrained=None) == found
+    one, two = whole.to_dict()["retrained"]
     assert one == {
         "name": "found",
         "pattern": "sf",
@@ -343,20 +360,20 @@ def test_trained_from_scratch(clock: Clock) -> None:
         "learned": True,
     }
     assert (two["pattern"], two["test"]) == ("s (f)x2", None)
-    words = with_retrained(found, results, patterns, by_character=False)
-    assert words["retrained"][0]["valid"]["bits"] is None
-    assert found["retrained"] is None
+    words = retrained(found, results, patterns, by_character=False)
+    assert words.retrained is not None
+    assert words.retrained[0].valid.bits is None
+    assert found.retrained is None
 
 
 def test_a_long_history_is_thinned_to_what_a_figure_can_show() -> None:
     run = made_up([0, 1, 2])
     for count in (1, HISTORY, HISTORY + 1, 7 * HISTORY + 3):
-        rows = [run.history[0] | {"step": n} for n in range(1, count + 1)]
-        steps = SeedRun(run.result, rows).to_dict()["history"]["step"]
+        steps = replace(run, history=lines(count, run.probabilities)).summary().history.step
         assert min(count, HISTORY // 2) <= len(steps) <= HISTORY
         assert steps[-1] == count  # how it ended
         assert len({b - a for a, b in pairwise(steps)}) <= 1
-    assert [row["step"] for row in run.history] == list(range(1, 9))
+    assert run.history.step == tuple(range(1, 9))
 
 
 def test_a_seed_whose_metrics_are_gone_is_named(tmp_path: Path) -> None:

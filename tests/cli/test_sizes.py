@@ -14,6 +14,7 @@ from parformer.cli import main
 from parformer.recipe import read_recipe
 from tests.search.sizes.test_job import FakeMeter
 
+FILES = Path(__file__).parents[1] / "search" / "files"
 SPACE = """\
 like = "pocket"
 layers = "1..3"
@@ -128,7 +129,7 @@ def test_a_model_can_be_picked_by_name(place: Path, capsys: pytest.CaptureFixtur
         ("search join --storage sqlite:none.db", "no such file"),
         ("measure worker", "add --storage"),
         ("measure pocket --storage sqlite:x", "--storage belongs to a worker"),
-        ("pick nowhere", "no finished Pareto search at 'nowhere'"),
+        ("pick nowhere", "no finished search for sizes at 'nowhere'"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -140,7 +141,7 @@ def test_bad_input_is_one_line(
 def test_a_search_does_not_mix_with_others(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "run").mkdir()
     (place / "run" / "thesis.txt").write_text("mine")
-    assert "not empty and holds no Pareto search" in complaint(COUNTED, capsys)
+    assert "not empty and holds no search for sizes" in complaint(COUNTED, capsys)
     assert [p.name for p in (place / "run").iterdir()] == ["thesis.txt"]
     other = COUNTED.replace("--run run", "--run other")
     assert say(other) == 0
@@ -159,7 +160,47 @@ def test_a_pick_that_cannot_be_made_says_what_is_nearest(
     assert "no folder" in complaint("pick run --output no/such/x.toml", capsys)
     assert "knows no latency" in complaint("pick run --limit latency=1s", capsys)
     (place / "run" / "pareto.json").write_text('{"format": "else"}')
-    assert "not written by a Pareto search" in complaint("pick run", capsys)
+    assert "says 'else', not ours" in complaint("pick run", capsys)
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "g1\x1b[31m", "", "g1/x", "g0"])
+def test_names_that_are_not_ours_write_nothing(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert say(COUNTED) == 0
+    file = place / "run" / "pareto.json"
+    found = json.loads(file.read_text())
+    found["front"][-1]["name"] = name
+    file.write_text(json.dumps(found))
+    before = set(place.parent.rglob("*.toml"))
+    words = complaint("pick run", capsys)
+    assert "ours are called g1, g2, …" in words
+    assert words.isprintable()
+    assert set(place.parent.rglob("*.toml")) == before
+
+
+def test_a_storage_in_a_missing_folder_leaves_nothing_behind(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no folder 'no/such'" in complaint(
+        f"{COUNTED} --storage sqlite:no/such/x.db", capsys
+    )
+    assert not (place / "no").exists()
+
+
+def test_a_search_of_version_0_1_goes_on(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its study and its result are there; nothing is looked at again."""
+    (place / "run").mkdir()
+    (place / "run" / "study.jsonl").write_bytes((FILES / "study-0.1.jsonl").read_bytes())
+    old = json.loads((FILES / "pareto-counted-0.1.json").read_text())
+    (place / "run" / "pareto.json").write_text(json.dumps(old))
+    assert answer("pick run --name g2", capsys)["pattern"] == old["front"][1]["pattern"]
+    again = answer(COUNTED, capsys)
+    assert [row["digest"] for row in again["front"]] == [row["digest"] for row in old["front"]]
+    assert again["hypervolume"] == old["hypervolume"]
+    assert again.keys() == old.keys() - {"visited", "format"} | {"run"}
+    longer = answer(f"{COUNTED.replace('iterations 3', 'iterations 4')}", capsys)
+    assert longer["evaluated"] == 34
 
 
 def test_a_device_elsewhere_measures_for_a_search(

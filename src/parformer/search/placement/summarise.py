@@ -1,0 +1,247 @@
+"""What did a search for placements find, how sure is it, and what does it cost?"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from parformer import __version__
+from parformer.costs import cost
+from parformer.evaluate.counting import References
+from parformer.events import Watch
+from parformer.measure.device import describe_device
+from parformer.measure.models import measure_models
+from parformer.pattern import ALPHABET, Pattern, par, sandwich
+from parformer.recipe import Recipe
+from parformer.search.machine import Machine
+from parformer.search.placement.architecture import agreement
+from parformer.search.placement.decide import Known, target_of
+from parformer.search.placement.journal import SeedRun
+from parformer.search.placement.prices import Prices, baseline_pattern
+from parformer.search.placement.removal import Removal, needed_kinds, overruled
+from parformer.search.placement.result import (
+    Compared,
+    Effort,
+    PlacementResult,
+    Price,
+    Retrained,
+    Score,
+    Table,
+)
+from parformer.search.placement.session import Timetable, decode, likeliest, space_of
+
+SANDWICH = 6 / 32
+"""The share of blocks at either end of the Sandwich Transformer that the paper compares with."""
+STILL_FALLING = 0.05
+"""The share by which a loss may fall after the pattern settled before that is worth a warning."""
+UNSURE = 0.6
+"""The agreement of seeds below which one should not trust a single layer's choice."""
+
+
+def rivals(layers: int) -> dict[str, Pattern]:
+    """What a found pattern has to be better than, of the same number of layers."""
+    known = {"interleaved": baseline_pattern(layers)}
+    if layers % 2 == 0:
+        known["sandwich"] = sandwich(layers, k=round(SANDWICH * layers))
+    known["par"] = par(layers)
+    return known
+
+
+def summarise(
+    recipe: Recipe,
+    runs: Sequence[SeedRun],
+    known: Known,
+    timetable: Timetable,
+    command: str,
+    watch: Watch,
+    counted: References | None = None,
+) -> PlacementResult:
+    """What search.json says."""
+    assert recipe.search is not None
+    space, target = space_of(recipe), target_of(recipe)
+    prices, pace = known.prices, known.pace
+    mean = average([run.probabilities for run in runs])
+    picks, kept = decided(recipe, runs, mean, prices)
+    pattern = space.pattern(picks)
+    step = pace.mean(timetable)
+    return PlacementResult(
+        pattern=pattern,
+        picks=tuple(picks),
+        corpus=recipe.data.corpus,
+        layers=len(space.layers),
+        choices=tuple(str(choice) for choice in space.layers[0]),
+        mode=recipe.search.mode,
+        steps=timetable.steps,
+        warmup_steps=timetable.warmup,
+        probabilities=mean,
+        agreement=agreement([run.picks for run in runs]),
+        seeds=tuple(run.summary() for run in runs),
+        learned=counted is None or any(run.loss < counted.bigram for run in runs),
+        references=counted,
+        warnings=(
+            *nothing_learned(runs, counted),
+            *guard_words(kept, recipe.search.guard),
+            *warnings(runs, prices, recipe),
+        ),
+        target=target,
+        price=None
+        if prices is None
+        else Price(metric=prices.metric, found=prices.total(picks), expected=expected_cost(runs)),
+        compared=compare_costs({"found": pattern, **rivals(len(space.layers))}, recipe, watch),
+        effort=Effort(
+            search_step_seconds=step,
+            baseline_step_seconds=pace.baseline,
+            share=step / pace.baseline,
+            seconds=step * sum(run.steps for run in runs),
+        ),
+        device=Machine.of(describe_device()),
+        command=command,
+        version=__version__,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
+
+
+def decided(
+    recipe: Recipe, runs: Sequence[SeedRun], mean: Table, prices: Prices | None
+) -> tuple[list[int], dict[int, str]]:
+    """The choice of every layer, and the kinds of block that the removal test kept."""
+    assert recipe.search is not None
+    space, target, guard = space_of(recipe), target_of(recipe), recipe.search.guard
+    logs = [[math.log(max(value, 1e-300)) for value in row] for row in mean]
+    removal = mean_removal(runs)
+    picks = decode(logs, space, prices, target, removal, guard)
+    if removal is None or not guard:
+        return picks, {}
+    needs = needed_kinds(removal, space, guard)
+    alone = likeliest(logs, prices, target)
+    refused = overruled(picks, needs, space)  # by a limit, which has the last word
+    return picks, {n: needs[n] for n in overruled(alone, needs, space) if n not in refused}
+
+
+def expected_cost(runs: Sequence[SeedRun]) -> float:
+    return sum(run.cost or 0.0 for run in runs) / len(runs)
+
+
+def average(tables: Sequence[Table]) -> Table:
+    """The mean of several probabilities, layer by layer."""
+    return tuple(
+        tuple(sum(values) / len(tables) for values in zip(*rows, strict=True))
+        for rows in zip(*tables, strict=True)
+    )
+
+
+def mean_removal(runs: Sequence[SeedRun]) -> Removal | None:
+    """What the supernets of all seeds would lose, on average; None where they were not asked."""
+    found = [run.removal for run in runs if run.removal is not None]
+    return Removal.mean(found) if len(found) == len(runs) else None
+
+
+def nothing_learned(runs: Sequence[SeedRun], counted: References | None) -> list[str]:
+    """Supernets that learned less than pairs of tokens tell of have no say in a pattern."""
+    if counted is None:
+        return []
+    return [
+        f"Seed {run.seed}: nothing was learned in this time. The supernet's loss is "
+        f"{run.loss:.3f}, and counting pairs of tokens gives {counted.bigram:.3f}: its pattern is "
+        "chance. Search longer."
+        for run in runs
+        if run.loss >= counted.bigram
+    ]
+
+
+def guard_words(kept: Mapping[int, str], guard: float) -> list[str]:
+    """Where the search settled on something else than what was needed when the warm-up ended."""
+    said = []
+    for kind in sorted(set(kept.values())):
+        layers = [str(layer + 1) for layer, letter in kept.items() if letter == kind]
+        said.append(
+            f"Layer {', '.join(layers)} keeps {ALPHABET[kind]}: the search had settled on another "
+            "block, but when the warm-up ended the loss would have grown by more than "
+            f"{guard:.0%} without it. Search longer, or with a longer search.warmup, to be sure."
+        )
+    return said
+
+
+def warnings(runs: Sequence[SeedRun], prices: Prices | None, recipe: Recipe) -> list[str]:
+    """What one should know before one believes the pattern."""
+    said = []
+    for run in runs:
+        fall, seed = run.fall_after_change(), run.seed
+        if fall > STILL_FALLING:
+            said.append(
+                f"Seed {seed}: the loss still fell by {fall:.0%} after the pattern had settled at "
+                f"step {run.changed:,}. What the weights learned since then had no say "
+                "in it; search longer, or with a longer search.warmup."
+            )
+    alike = agreement([run.picks for run in runs])
+    if alike is not None and alike < UNSURE:
+        said.append(
+            f"Two seeds agree on {alike:.0%} of the layers only, so a single layer's choice says "
+            "little; search longer or with more seeds."
+        )
+    target = target_of(recipe)
+    if prices is not None and target is not None and target.limit is not None:
+        expected = expected_cost(runs)
+        if expected > 1.05 * target.limit:
+            said.append(
+                f"The expected {target.metric} is {expected:.2f}x, above the limit of "
+                f"{target.limit:g}x: the pattern was cut to fit, not found; search longer."
+            )
+    return said
+
+
+def compare_costs(
+    patterns: Mapping[str, Pattern], recipe: Recipe, watch: Watch
+) -> tuple[Compared, ...]:
+    """What the patterns cost, exactly and on this machine."""
+    configs = {name: recipe.model.replaced(pattern=p) for name, p in patterns.items()}
+    timed = measure_models(configs, threads=recipe.train.threads, progress=watch.preparing)
+    rows = []
+    for name, config in configs.items():
+        price, timing = cost(config), timed.latency[name]
+        rows.append(
+            Compared(
+                name=name,
+                pattern=config.pattern,
+                parameters=price.parameters,
+                flops=price.flops,
+                state_bytes=price.state_bytes,
+                latency_seconds=timing.median,
+                latency_interval=(timing.low, timing.high),
+            )
+        )
+    return tuple(rows)
+
+
+def retrained(
+    found: PlacementResult,
+    results: Mapping[str, Mapping[str, Any]],
+    patterns: Mapping[str, Pattern],
+    *,
+    by_character: bool,
+) -> PlacementResult:
+    """The same with what training from scratch gave; in bits where tokens are characters.
+
+    What learned less than counting pairs gives is marked, and nothing is compared with it.
+    """
+    bigram = math.inf if found.references is None else found.references.bigram
+    rows = tuple(
+        Retrained(
+            name=name,
+            pattern=patterns[name],
+            steps=result["steps"],
+            valid=score(result["valid"], by_character=by_character),
+            test=score(result["test"], by_character=by_character) if "test" in result else None,
+            learned=result["valid"]["loss"] < bigram,
+        )
+        for name, result in results.items()
+    )
+    return replace(found, retrained=rows)
+
+
+def score(result: Mapping[str, Any], *, by_character: bool) -> Score:
+    bits = result["bits_per_character"] if by_character else None
+    return Score(loss=result["loss"], perplexity=result["perplexity"], bits=bits)

@@ -1,0 +1,250 @@
+"""How does a search for sizes work its study off?
+
+LiteTransformerSearch (Javaheripi et al. 2022), on a profile of the device: a candidate's latency
+and memory are predicted at once. Settings and results live in a study, so the same search on the
+same folder goes on where it stopped, alone or beside others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parformer.config import ModelConfig
+from parformer.errors import ConfigError
+from parformer.events import Watch
+from parformer.measure.device import Device
+from parformer.measure.profile import Profile, profile_device
+from parformer.measure.readings import Meter, Readings, Step, measure_here
+from parformer.measure.remembered import Remembered
+from parformer.search.limits import excess
+from parformer.search.sizes.evolution import make_sampler
+from parformer.search.sizes.objectives import Candidate, Clock, Pricing, minimised
+from parformer.search.sizes.quality import make_quality
+from parformer.search.sizes.record import Outcome, Record
+from parformer.search.sizes.space import Genome
+from parformer.search.sizes.study import Study, open_study
+from parformer.search.sizes.wanted import (
+    Wanted,
+    nothing_within,
+    settle_limits,
+    sizes_of,
+    whole_models,
+)
+from parformer.search.sizes.work import work
+
+STUDY, OLD_STUDY = "study.db", "study.jsonl"
+NAME = "pareto"
+MEASURED = "measured.jsonl"
+ROUGH = 0.1
+"""Predictions that are off by more than this were made from a bad measurement."""
+ENOUGH = 5
+"""Generations after which limits that nothing keeps to are given up."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a search came to, before anything of its front is measured."""
+
+    wanted: Wanted
+    limits: Mapping[str, float]
+    candidates: Sequence[Candidate]
+    profile: Profile | None
+    seconds: Mapping[str, float]
+    finished: bool
+
+
+class MeasuringClock:
+    """A clock that builds every model and measures it."""
+
+    def __init__(self, meter: Meter, step: Step) -> None:
+        self.meter, self.step = meter, step
+        self._last: tuple[ModelConfig, Readings] | None = None
+
+    def read(self, config: ModelConfig) -> Readings:
+        if self._last is None or self._last[0] != config:
+            self._last = config, self.meter({"candidate": config}, self.step)
+        return self._last[1]
+
+    def latency(self, config: ModelConfig) -> float:
+        return self.read(config)["candidate"].median
+
+    def peak_bytes(self, config: ModelConfig) -> int:
+        return self.read(config)["candidate"].peak_bytes
+
+
+def search_front(
+    wanted: Wanted,
+    path: Path,
+    *,
+    storage: str = "",
+    name: str = NAME,
+    again: bool = False,
+    meter: Meter = measure_here,
+    device: Device | None = None,
+    watch: Watch | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    opened: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    cache: Path | None = None,
+) -> Ended:
+    """Work a study off, alone or beside others; what is stored already is not done again.
+
+    `opened` is called once others may join, and what it returns when the study is worked off.
+    """
+    watch = watch or Watch()
+    began = time.monotonic()
+    limits: dict[str, float] = {}
+    if wanted.limits:  # a limit that was a multiple must be the same when the search goes on
+        with Remembered(meter, path / MEASURED) as remembered:
+            limits = settle_limits(wanted, remembered)
+    profile = None
+    if wanted.clocked and wanted.latency_by == "profile":
+        profile = profile_device(
+            sizes_of(wanted),
+            meter=meter,
+            device=device,
+            folder=cache,
+            whole=whole_models(wanted),
+            progress=watch.preparing,
+            again=again,
+        )
+        watch.notice(profile_words(profile))
+    profiled = time.monotonic()
+    settings = wanted.to_settings() | {
+        "limits_here": limits,
+        "profile": None if profile is None else profile.to_dict(),
+    }
+    address = storage or default_storage(path)
+    with open_study(address, name, settings, slots=wanted.plan.slots) as study:
+        closed = opened()
+        try:
+            work_off(study, wanted, limits, clock_of(wanted, profile, meter), watch, stop)
+        finally:
+            closed()
+        seconds = {"profile": profiled - began, "search": time.monotonic() - profiled}
+        return ending(study, wanted, limits, profile, seconds)
+
+
+def join_search(
+    study: Study, *, meter: Meter = measure_here, watch: Watch | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:  # fmt: skip
+    """Help with a study that somebody began, on this machine or another."""
+    try:
+        wanted = Wanted.from_settings(study.settings, study.slots)
+        limits = dict(study.settings["limits_here"])
+        stored = study.settings["profile"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the study {study.name!r} is of another version of Parformer: {error!r}"
+        ) from None
+    profile = None if stored is None else Profile.from_dict(stored)
+    work_off(study, wanted, limits, clock_of(wanted, profile, meter), watch or Watch(), stop)
+
+
+def work_off(
+    study: Study,
+    wanted: Wanted,
+    limits: Mapping[str, float],
+    clock: Clock | None,
+    watch: Watch,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Propose and price until all slots are done."""
+    step, plan = wanted.step, wanted.plan
+    shape = step.shape(wanted.space.like)
+    quality = make_quality(wanted.grading, wanted.space.like)
+    pricing = Pricing(wanted.space, shape.tgt_len, shape.mem_len, step.batch, quality, clock)
+    sampler = make_sampler(wanted.sampler, wanted.space, plan, pricing.allowed)
+    book = CandidateBook(limits)
+
+    def propose(slot: int, records: list[Record]) -> str:
+        candidates = book.read(records)
+        genome = sampler.propose(slot, candidates).text
+        refuse_contradiction(slot, wanted, limits, candidates)
+        return genome
+
+    def evaluate(text: str) -> Outcome:
+        figures = pricing.figures(Genome.read(text))
+        return minimised(figures, wanted.objectives), "", figures
+
+    done = study.finished()
+
+    def tell(record: Record) -> None:
+        nonlocal done
+        done += 1
+        generation = plan.generation(min(done, plan.slots - 1))
+        words = f"searching, iteration {generation + 1} of {plan.iterations}"
+        watch.preparing(words, done / plan.slots)
+
+    work(study, propose, evaluate, generations=plan.bounds, stop=stop, on_record=tell)
+
+
+class CandidateBook:
+    """Records as samplers want them, each read once."""
+
+    def __init__(self, limits: Mapping[str, float]) -> None:
+        self.limits = limits
+        self._known: dict[int, Candidate] = {}
+
+    def read(self, records: Sequence[Record]) -> list[Candidate]:
+        for record in records:
+            if record.slot not in self._known:
+                over = excess(record.extra, self.limits) if record.values is not None else 0.0
+                self._known[record.slot] = Candidate(
+                    Genome.read(record.genome), record.values, over, record.extra
+                )
+        return [self._known[record.slot] for record in records]
+
+
+def refuse_contradiction(
+    slot: int, wanted: Wanted, limits: Mapping[str, float], candidates: Sequence[Candidate]
+) -> None:
+    """After some generations without a single candidate within limits, say which came nearest."""
+    if not limits or slot != wanted.plan.start(min(ENOUGH, wanted.plan.iterations - 1)):
+        return
+    usable = [one for one in candidates if one.values is not None]
+    if usable and not any(one.fits for one in usable):
+        nearest = min(usable, key=lambda one: one.excess)
+        raise nothing_within(limits, nearest, wanted.space)
+
+
+def ending(
+    study: Study,
+    wanted: Wanted,
+    limits: Mapping[str, float],
+    profile: Profile | None,
+    seconds: Mapping[str, float],
+) -> Ended:
+    candidates = CandidateBook(limits).read(study.records(wanted.plan.slots))
+    finished = len(candidates) == wanted.plan.slots
+    return Ended(wanted, limits, candidates, profile, seconds, finished)
+
+
+def clock_of(wanted: Wanted, profile: Profile | None, meter: Meter) -> Clock | None:
+    if not wanted.clocked:
+        return None
+    return profile if wanted.latency_by == "profile" else MeasuringClock(meter, wanted.step)
+
+
+def default_storage(path: Path) -> str:
+    """In the run folder; a study that version 0.1 began there goes on."""
+    if (path / OLD_STUDY).is_file():
+        return f"notebook:{path / OLD_STUDY}"
+    return f"sqlite:{path / STUDY}"
+
+
+def profile_words(profile: Profile) -> str:
+    """What is known about the profile's error, in a line."""
+    error = profile.error
+    if error is None:
+        return "Device profile: its error is not known"
+    words = (
+        f"Device profile: latency off by {error.latency.median:.1%} in the median of whole models "
+        f"and by {error.latency.p90:.1%} in one of ten, memory by {error.memory.median:.1%}"
+    )
+    if error.latency.median > ROUGH:
+        words += "; that is much: was the machine busy? Measure it anew with --again"
+    return words
