@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -16,6 +17,7 @@ from parformer.cli import main
 from parformer.cli.console import make_console
 from parformer.notation import ALPHABET, PLANNED
 
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
 SMALL = ["--set", "d_model=32", "--set", "n_head=2", "--set", "d_inner=48"]
 
 
@@ -216,6 +218,47 @@ def test_output_that_finds_no_room_is_told_in_a_line() -> None:
 def test_what_is_printed_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     make_console().print("a\x1b[2Jb", markup=False)
     assert capsys.readouterr().out == "a\ufffd[2Jb\n"
+
+
+@pytest.mark.parametrize("error", [MemoryError("std::bad_alloc"), RuntimeError(NO_MEMORY)])
+def test_too_little_memory_is_told_with_an_estimate(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("parformer.measure.models.measure_models", fail)
+    assert main(["measure", "transformer-xl-large"]) == 2
+    assert "not enough memory: 285" in (said := capsys.readouterr().err)
+    assert "take at least 1,14" in said
+    monkeypatch.setattr("parformer.train.job.train_model", fail)
+    assert main(["train", "transformer-xl-base", "--steps", "1"]) == 2
+    assert "to train 1" in (said := capsys.readouterr().err)
+    assert "at least 3,0" in said
+
+
+def test_another_error_of_torch_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("parformer.measure.models.measure_models", fail)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        main(["measure", "pocket"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_a_file_that_need_not_end_is_not_read(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.toml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_text("\n".join(f"a{i} = 1" for i in range(50_000)))
+    assert main(["cost", str(file)]) == 2
+    assert ("too large" if kind == "huge" else "no plain file") in capsys.readouterr().err
 
 
 def test_help_teaches_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

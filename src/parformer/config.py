@@ -23,6 +23,7 @@ from typing import Any, Literal, Self, cast
 from parformer.errors import ConfigError
 from parformer.fields import check_names, field_types, fit_fields, fit_type, need_at_least
 from parformer.pattern import Pattern
+from parformer.store.files import read_plain
 
 FAMILY: Any = None
 """A field's default that says: as the family has it."""
@@ -472,12 +473,16 @@ def preset(name: str, **changes: object) -> ModelConfig:
     return ModelConfig.from_dict(values | changes)
 
 
+TOML_LIMIT = 2**18
+"""Bytes of a recipe; it takes a hundred lines."""
+
+
 def read_tables(source: str) -> dict[str, Any]:
     """The tables of a preset, or of a TOML file and what it extends."""
     if not source.endswith(".toml"):
         return preset_table(source)
     try:
-        tables = tomllib.loads(Path(source).read_text("utf-8"))
+        tables = tomllib.loads(read_plain(Path(source), TOML_LIMIT))
     except OSError as error:
         raise ConfigError(f"cannot read {source!r}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError too

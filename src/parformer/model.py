@@ -440,6 +440,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any
     values, weights = folder.read_model(Path(path))
     try:
         config = ModelConfig.from_dict(values)
+        refuse_fewer_weights(config, weights)
         model = _outline(config)
     except ParformerError as error:
         raise FolderError(f"{str(path)!r} has a broken config.json: {error}") from None
@@ -447,6 +448,16 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any
         model = _outline(config.replaced(**changes))
     _fill(model, weights, f"the weights in {str(path)!r}", FolderError, device)
     return model.eval()
+
+
+def refuse_fewer_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a long pattern that these weights cannot be of, before its blocks are made."""
+    wanted = cost(config, tgt_len=1, mem_len=0).parameters
+    given = sum(weight.numel() for weight in weights.values())
+    if len(weights) < len(config.pattern) and given != wanted:
+        raise ConfigError(
+            f"{len(config.pattern):,} blocks have {wanted:,} parameters, the weights {given:,}"
+        )
 
 
 def reconfigure(model: Model, **changes: Any) -> Model:

@@ -7,8 +7,10 @@ hold the verb's parts, so those are packages one can call.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from types import ModuleType
 from typing import Any, TypeVar
@@ -29,6 +31,21 @@ def requested(cls: type[Request], request: Request | None, given: Mapping[str, o
             f"give a {cls.__name__}, or its fields by name and nothing else; got {request!r:.60}"
         )
     return request
+
+
+@contextmanager
+def within_memory(needs: Callable[[], str]) -> Iterator[None]:
+    """Say in one line that there is not enough memory, and what the work needs."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+            raise
+        raise ConfigError(f"not enough memory: {needs()}") from None
+
+
+NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|out of memory", re.IGNORECASE)
+"""How torch says so; its errors have no type of their own on a CPU."""
 
 
 class Speaking(ModuleType):

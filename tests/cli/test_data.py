@@ -142,6 +142,13 @@ def test_rare_words_are_left_out(capsys: pytest.CaptureFixture[str], folder: str
     assert facts["common"][0]["text"] == "<unk>"
 
 
+def test_a_vocabulary_without_a_word_is_refused(
+    capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    assert main(["data", folder, "--tokenizer", "word", "--min-count", "1000000"]) == 2
+    assert "occurs 1,000,000 times; lower min_count" in capsys.readouterr().err
+
+
 def test_any_kind_can_be_chosen(capsys: pytest.CaptureFixture[str], folder: str) -> None:
     sizes = {
         kind: run_json(capsys, folder, "--tokenizer", kind)["vocab_size"]

@@ -17,6 +17,7 @@ import pytest
 from parformer.cli import main
 from parformer.cli.train import read_seconds, run_name
 from parformer.errors import ConfigError
+from parformer.kernels import native
 from parformer.recipe import read_recipe
 from parformer.train.checkpoint import read_checkpoint
 from parformer.train.run import only_one, read_run
@@ -338,13 +339,27 @@ def test_a_second_process_is_refused_while_the_first_goes_on(nursery: Nursery, p
     assert list(losses(place / "both")) == list(range(1, 41))
 
 
-def test_metrics_that_were_cut_are_refused(here: Path, capsys: Any, nursery: Nursery) -> None:
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
+def test_a_run_does_not_reach_outside_through_a_link(
+    name: str, here: Path, capsys: Any, nursery: Nursery
+) -> None:
     command = ("train", "small.toml", "--run", "r")
     assert nursery.run(*command, cwd=here, failpoint="train.before-update:4").status < 0
-    (here / "r" / "metrics.jsonl").write_text("")
+    (here / "r" / name).rename(here / "outside")
+    (here / "r" / name).symlink_to(here / "outside")
     before = files(here)
-    assert "copy the file back" in refused(capsys, "--run", "r")
+    assert "is a link; nothing is written through it" in refused(capsys, "--run", "r")
     assert files(here) == before
+
+
+def test_wishes_that_this_machine_cannot_grant(
+    here: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "cores, got 100000" in refused(capsys, "small.toml", "--set", "train.threads=100000")
+    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(native, "failure", "there is no compiler")
+    said = refused(capsys, "small.toml", "--set", "train.kernels=native")
+    assert "'native' is not possible here: there is no compiler" in said
 
 
 def test_a_damaged_run_is_refused(here: Path, capsys: Any, nursery: Nursery) -> None:

@@ -103,7 +103,7 @@ def test_built_in_corpora_are_the_same_in_another_process() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"PYTHONHASHSEED": "7", "PARFORMER_CACHE": "/nonexistent/cache"},
+        env=os.environ | {"PYTHONHASHSEED": "7", "PARFORMER_CACHE": "/dev/null/cache"},
     )
     names = [*builtin.ABOUT, *builtin.OLDER]
     assert done.stdout.split() == [find_corpus(name).identity() for name in names]
@@ -932,3 +932,17 @@ def test_the_identity_is_what_it_says(tmp_path: Path) -> None:
         digest = hashlib.sha256(split.encode()).hexdigest()
         expected.update(f"{split} {len(split)} {digest}\n".encode())
     assert find_corpus(str(tmp_path)).identity() == expected.hexdigest()
+
+
+def test_files_that_are_no_text_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, {f"{i}.txt": b"plain text\n" * 9 for i in range(4)})
+    write(tmp_path, {"other.txt": "a few words".encode("utf-16-le")})
+    corpus = find_corpus(str(tmp_path))
+    assert corpus.left_out == 1
+    assert corpus.about.startswith("a folder of 4 text files; 1 left out for NUL bytes")
+
+
+def test_a_name_that_is_not_utf8_is_refused_at_once() -> None:
+    with pytest.raises(CorpusError, match="is not UTF-8") as caught:
+        find_corpus("caf\udce9.txt")
+    str(caught.value).encode()

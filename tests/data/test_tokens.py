@@ -397,7 +397,7 @@ def test_an_entry_that_came_first_is_used(tmp_path: Path, monkeypatch: pytest.Mo
     def unsupported(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(entries.fcntl, "flock", unsupported)
+    monkeypatch.setattr("parformer.store.lock.fcntl.flock", unsupported)
     seal = entries._seal
 
     def slow(beside: Path, facts: entries.Facts) -> None:

@@ -162,7 +162,7 @@ def test_leftovers_of_a_killed_build_do_not_count(source: Path) -> None:
 def test_a_build_that_is_killed_stands_in_nobodys_way(source: Path, tmp_path: Path) -> None:
     slow = tmp_path / "bin" / "g++"
     slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.write_text("#!/bin/sh\nsleep 60\n")
     slow.chmod(0o755)
     code = f"from parformer.kernels.extension import *; load(Path({str(source)!r}), seconds=1)"
     environment = os.environ | {"PATH": f"{slow.parent}:{os.environ['PATH']}"}
@@ -265,7 +265,7 @@ def test_a_compiler_that_hangs_is_given_up(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck = tmp_path / "g++"
-    stuck.write_text("#!/bin/sh\nexec sleep 60\n")
+    stuck.write_text("#!/bin/sh\nsleep 60\n")
     stuck.chmod(0o755)
     monkeypatch.setattr(extension, "find_compilers", lambda: [str(stuck)])
     monkeypatch.setattr(extension, "PATIENCE", 0.1)

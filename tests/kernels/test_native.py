@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,12 +204,13 @@ def test_without_what_it_needs_all_goes_the_plain_way(
     elif missing == "multiplication":
         monkeypatch.setattr(native, "find_gemm", lambda: None)
     else:
-        failed = subprocess.CompletedProcess([], 1)
-        monkeypatch.setattr(extension.subprocess, "run", lambda *_, **__: failed)
+        monkeypatch.setattr(extension, "run_patiently", lambda command: (1, "out of sorts"))
     monkeypatch.setattr(native, "_library", None)
-    monkeypatch.setattr(native, "_failed", False)
+    monkeypatch.setattr(native, "failure", "")
     assert not native.enable()
     assert not native.enabled
+    words = {"compiler": "no C++ compiler", "multiplication": "no matrix", "sense": "out of sorts"}
+    assert words[missing] in native.failure
 
 
 @needs_compiler

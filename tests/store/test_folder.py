@@ -587,7 +587,7 @@ def fail_at(call: Callable[..., Any], number: int, error: BaseException) -> Call
 PLACES: dict[str, tuple[object, str, int]] = {
     "weights": (safetensors.torch, "save_file", 1),
     "configuration": (Path, "write_bytes", 1),
-    "manifest": (Path, "write_text", 1),
+    "manifest": (Path, "write_bytes", 3),
     "first checksum": (folder, "sha256", 1),
     "durable weights": (os, "fsync", 1),
     "durable manifest": (os, "fsync", 3),
@@ -661,3 +661,42 @@ def test_a_disk_that_fills_up_at_any_byte_leaves_the_old_folder_as_it_was(saved:
         assert contents(saved.parent) == before
     model.save(saved)
     assert torch.equal(answer(load(saved)), answer(model))
+
+
+def test_whoever_the_umask_lets_may_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        make().save(tmp_path / "model")
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "model").iterdir()}
+    assert set(modes.values()) == {0o644}
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_that_may_not_be_read_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make().save(tmp_path / "model")
+
+    def forbidden(file: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(file))
+
+    monkeypatch.setattr(folder, "sha256", forbidden)
+    with refused(FolderError, "cannot read", "Permission denied"):
+        load(tmp_path / "model")
+
+
+def test_a_pattern_that_the_weights_cannot_be_of_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make().save(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["pattern"] = "(sf)x2000"
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    manifest["sha256"]["config.json"] = folder.sha256(tmp_path / "model" / "config.json")
+    (tmp_path / "model" / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr("parformer.model._outline", None)
+    with refused(FolderError, "4,000 blocks have", "the weights"):
+        load(tmp_path / "model")

@@ -20,7 +20,7 @@ from torch import Tensor
 from parformer.data.characters import UsedBytes
 from parformer.errors import FolderError, TrainingError
 from parformer.evaluate.perplexity import evaluate
-from parformer.events import Watch
+from parformer.events import Event, Notice, Watch
 from parformer.model import State, load
 from parformer.store import folder
 from parformer.train import loop
@@ -48,6 +48,7 @@ from tests.train.trials import (
 )
 
 PREPARED = make_prepared()
+MODEL_FILE = "model/model.safetensors"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -137,16 +138,43 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     assert 99.0 not in losses(run).values()
 
 
-def test_metrics_that_were_cut_are_refused(tmp_path: Path) -> None:
+def test_metrics_that_were_cut_begin_anew(tmp_path: Path) -> None:
     recipe, run = make_recipe(), tmp_path / "run"
     begin(run, recipe, PREPARED)
     train_until(run, recipe, PREPARED, 5)
     file = run / "metrics.jsonl"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(FolderError, match=r"metrics.jsonl' has 100 bytes, but .* copy the file"):
+    told: list[Event] = []
+    assert train(recipe, PREPARED, run, watch=Watch(told.append)).finished
+    assert any("a new log begins" in event.text for event in told if isinstance(event, Notice))
+    assert (run / "damaged-metrics.jsonl").stat().st_size == 100
+    assert min(json.loads(line)["step"] for line in file.read_text().splitlines()) >= 5
+
+
+@pytest.mark.parametrize(
+    "damaged", ["result.json", "model/model.safetensors", "model/manifest.json"]
+)
+def test_what_a_finished_run_lost_is_made_again(damaged: str, tmp_path: Path) -> None:
+    recipe, run = make_recipe(), tmp_path / "run"
+    begin(run, recipe, PREPARED)
+    whole = train(recipe, PREPARED, run)
+    files = {name: (run / name).read_bytes() for name in ("result.json", MODEL_FILE)}
+    (run / damaged).write_bytes((run / damaged).read_bytes()[:-30])
+    told: list[Event] = []
+    again = train(recipe, PREPARED, run, watch=Watch(told.append))
+    assert (again.finished, again.result) == (True, whole.result)
+    assert any("made again from the last" in e.text for e in told if isinstance(e, Notice))
+    assert files == {name: (run / name).read_bytes() for name in files}
+
+
+def test_a_lost_model_without_a_checkpoint_is_no_reason_to_train_again(tmp_path: Path) -> None:
+    recipe, run = make_recipe(), tmp_path / "run"
+    begin(run, recipe, PREPARED)
+    train(recipe, PREPARED, run)
+    shutil.rmtree(run / "checkpoints")
+    (run / MODEL_FILE).write_bytes(b"")
+    with pytest.raises(FolderError, match="no checkpoint to make it again from"):
         train(recipe, PREPARED, run)
-    assert file.stat().st_size == 100
-    assert len(list((run / "checkpoints").iterdir())) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

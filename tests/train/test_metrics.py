@@ -53,15 +53,26 @@ def test_a_new_run_forgets_what_no_checkpoint_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_file_that_was_cut_is_refused_and_left_alone(tmp_path: Path, there: bool) -> None:
-    file = tmp_path / "metrics.jsonl"
+def test_where_it_was_cut_a_new_log_begins(tmp_path: Path, there: bool) -> None:
+    file, told = tmp_path / "metrics.jsonl", list[str]()
     if there:
         file.write_text('{"step": 1}\n')
-    with pytest.raises(FolderError, match="written after 500; copy the file back") as caught:
-        Metrics(file, 500)
-    assert "\n" not in str(caught.value)
-    assert file.exists() == there
-    assert not there or file.read_text() == '{"step": 1}\n'
+    metrics = Metrics(file, 500, notice=told.append)
+    metrics.add(8, {"loss": 1.0})
+    metrics.close()
+    assert "a new log begins here" in told[0]
+    assert [row["step"] for row in read_metrics(file)] == [8]
+    left = tmp_path / "damaged-metrics.jsonl"
+    assert left.exists() == there
+    assert not there or left.read_text() == '{"step": 1}\n'
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "diary").write_text("mine\n")
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "diary")
+    with pytest.raises(FolderError, match="is a link"):
+        Metrics(tmp_path / "metrics.jsonl", 0)
+    assert (tmp_path / "diary").read_text() == "mine\n"
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

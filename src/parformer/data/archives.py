@@ -11,7 +11,6 @@ import hashlib
 import os
 import shutil
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,8 @@ from typing import IO
 from parformer.data.reading import CHUNK, unreadable
 from parformer.errors import CorpusError
 from parformer.events import Preparing
+from parformer.store import whole
+from parformer.store.files import reason, sync, way_out
 
 
 def check_archive(archive: Path, name: str, size: int, sha256: str) -> None:
@@ -48,31 +49,26 @@ def unpack(
 ) -> None:
     """Copy the expected members, under the names given for them, into a new folder."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise CorpusError(f"cannot write to {str(folder.parent)!r}: {error.strerror}") from None
-    try:
-        missing, done = set(members), 0
-        for member, stream in _streams(archive, members):
-            missing.discard(member)
-            with (beside / members[member]).open("wb") as out:
-                while block := stream.read(CHUNK):
-                    out.write(block)
-                    done += len(block)
-                    if progress is not None:
-                        progress(f"unpacking {archive.name}, {done / 1e6:,.0f} MB", 0.0)
-                out.flush()
-                os.fsync(out.fileno())
-        if missing:
-            raise CorpusError(f"{str(archive)!r} lacks {min(missing)}; fetch it again")
-        _move(beside, folder, members)
+        with whole.beside(folder) as beside:
+            missing, done = set(members), 0
+            for member, stream in _streams(archive, members):
+                missing.discard(member)
+                with (beside / members[member]).open("wb") as out:
+                    while block := stream.read(CHUNK):
+                        out.write(block)
+                        done += len(block)
+                        if progress is not None:
+                            progress(f"unpacking {archive.name}, {done / 1e6:,.0f} MB", 0.0)
+                sync(beside / members[member])
+            if missing:
+                raise CorpusError(f"{str(archive)!r} lacks {min(missing)}; fetch it again")
+            _move(beside, folder, members)
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise CorpusError(f"{str(archive)!r} is damaged: {error}; fetch it again") from None
     except OSError as error:
-        raise CorpusError(f"cannot unpack {str(archive)!r} to {str(folder)!r}: {error}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        raise CorpusError(
+            f"cannot unpack {str(archive)!r} to {str(folder)!r}: {reason(error)}; {way_out(error)}"
+        ) from None
 
 
 def _move(beside: Path, folder: Path, members: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ CODE_POINTS = 0x110000
 
 
 class Bytes(Tokenizer):
-    """All 256 bytes; takes any file."""
+    """All 256 bytes; takes text in any encoding."""
 
     kind = "byte"
     made_of = "bytes"

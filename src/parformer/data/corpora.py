@@ -47,6 +47,8 @@ class Corpus:
     """The pieces of every split, in order."""
     cache: Path = field(repr=False)
     """Where its digests are remembered."""
+    left_out: int = 0
+    """Files of a folder that are no text."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -164,12 +166,14 @@ def _find(
 ) -> Corpus:
     if not source:
         raise CorpusError(f"name a corpus, file or folder; {_known()}")
+    if not is_utf8(source):
+        raise CorpusError(f"the name {source!r} is not UTF-8, which is what runs keep; rename it")
     cache = (cache_folder() if cache is None else Path(cache)).absolute()
     if local is not None and source not in PUBLISHED:
         raise CorpusError(
             f"--from is for the published corpora {', '.join(PUBLISHED)}; {source!r} is none"
         )
-    digests = Digests(cache, progress)
+    digests, left = Digests(cache, progress), 0
     try:
         if builtin.is_builtin(source):
             about = builtin.about(source)
@@ -181,41 +185,60 @@ def _find(
             else:
                 texts = local_texts(PUBLISHED[source], Path(local), cache, digests, progress)
         else:
-            about, texts = _own_text(source, digests)
+            about, texts, left = _own_text(source, digests)
+            about += left_out(left)
     finally:
         digests.save()
     if all(_size(piece) == 0 for pieces in texts.values() for piece in pieces):
         raise CorpusError(f"{source!r} holds no text")
-    return Corpus(name=source, about=about, texts=texts, cache=cache)
+    return Corpus(name=source, about=about, texts=texts, cache=cache, left_out=left)
 
 
-def _own_text(source: str, digests: Digests) -> tuple[str, dict[str, tuple[Piece, ...]]]:
-    """What a user's file, folder or pattern holds."""
+def _own_text(source: str, digests: Digests) -> tuple[str, dict[str, tuple[Piece, ...]], int]:
+    """What a user's file, folder or pattern holds, and how many files of it are no text."""
     path = Path(source).expanduser()
     try:
         if path.is_dir():
             splits = split_files(path)
             if set(splits) == set(SPLITS):
-                return "a folder with its splits", {s: (Piece(splits[s]),) for s in SPLITS}
-            files = text_files(path)
-            return f"a folder of {len(files):,} text files", _whole_files(files, (), digests)
+                return "a folder with its splits", {s: (Piece(splits[s]),) for s in SPLITS}, 0
+            files, left = text_files(path)
+            about = f"a folder of {len(files):,} text files"
+            return about, _whole_files(files, (), digests), left
         if path.is_file():
             file = path.resolve()
             if not is_text(file):
-                raise CorpusError(f"{source!r} is no text: it has NUL bytes at its start")
-            return "a file", _whole_files({file.name: file}, (), digests)
+                raise CorpusError(
+                    f"{source!r} is no text: it has NUL bytes at its start, as UTF-16 has; "
+                    "convert it to UTF-8"
+                )
+            return "a file", _whole_files({file.name: file}, (), digests), 0
         if path.exists():
             raise CorpusError(f"{source!r} is neither a plain file nor a folder")
         if is_pattern(source):
-            files = matching_files(source)
+            files, left = matching_files(source)
             if not files:
-                raise CorpusError(f"no text file matches {source!r}")
-            return f"{len(files):,} text files", _whole_files(files, (), digests)
+                raise CorpusError(f"no text file matches {source!r}{left_out(left)}")
+            return f"{len(files):,} text files", _whole_files(files, (), digests), left
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
     near = difflib.get_close_matches(source, [*builtin.ABOUT, *PUBLISHED], n=1)
     way_out = f"did you mean {near[0]!r}?" if near else _known()
     raise CorpusError(f"no corpus, file or folder {source!r}; {way_out}")
+
+
+def left_out(files: int) -> str:
+    """How many files of a folder are no text, and why."""
+    why = "left out for NUL bytes at the start, as binary files and UTF-16 have them"
+    return f"; {files:,} {why}" if files else ""
+
+
+def is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _known() -> str:

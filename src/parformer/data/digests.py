@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -18,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from parformer.data.reading import Piece, read_pieces, unreadable
+from parformer.errors import FolderError
 from parformer.events import Preparing
+from parformer.store.files import replace_file
 
 INDEX = "digests.json"
 FORMAT = "parformer-digests-1"
@@ -71,17 +72,9 @@ class Digests:
             return
         records = list((_read(self._file) | self._new).items())[-LIMIT:]
         text = json.dumps({"format": FORMAT, "texts": {key: astuple(f) for key, f in records}})
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, FolderError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            handle, beside = tempfile.mkstemp(prefix=f".{INDEX}.", dir=self._file.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="ascii") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                Path(beside).replace(self._file)
-            except OSError:
-                Path(beside).unlink(missing_ok=True)
+            replace_file(self._file, text)
         self._records, self._new = None, {}
 
     def _count(self, pieces: Sequence[Piece], name: str) -> Facts:

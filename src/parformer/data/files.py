@@ -22,12 +22,16 @@ ENDINGS = (".txt", ".text", ".tokens", "")
 """What the files of splits end in, before any ending of compression."""
 
 
-def text_files(root: Path) -> dict[str, Path]:
-    """All text files below a folder, by their names relative to it and in their order."""
+Files = tuple[dict[str, Path], int]
+"""Text files by name, in their order, and how many others were left out as no text."""
+
+
+def text_files(root: Path) -> Files:
+    """All text files below a folder, by their names relative to it."""
     return _only_text(_walk(root.resolve(), "", depth=-1))
 
 
-def matching_files(pattern: str) -> dict[str, Path]:
+def matching_files(pattern: str) -> Files:
     """The text files that a pattern of `*`, `?`, `[…]` and `**` names."""
     parts = Path(pattern).expanduser().parts
     fixed = next(i for i, part in enumerate(parts) if is_pattern(part))
@@ -35,7 +39,7 @@ def matching_files(pattern: str) -> dict[str, Path]:
     if ".." in wanted:
         raise CorpusError(f"{pattern!r} has '..' after a pattern; name the folder itself before it")
     if not root.is_dir():
-        return {}
+        return {}, 0
     depth = -1 if "**" in wanted else len(wanted) - 1
     found = _walk(root.resolve(), "", depth)
     return _only_text((name, path) for name, path in found if _matches(name.split("/"), wanted))
@@ -108,8 +112,10 @@ def _matches(names: Sequence[str], wanted: Sequence[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], wanted[0]) and _matches(names[1:], wanted[1:])
 
 
-def _only_text(files: Iterator[tuple[str, Path]]) -> dict[str, Path]:
-    return {name: path for name, path in sorted(files) if is_text(path)}
+def _only_text(files: Iterator[tuple[str, Path]]) -> Files:
+    found = dict(sorted(files))
+    texts = {name: path for name, path in found.items() if is_text(path)}
+    return texts, len(found) - len(texts)
 
 
 def is_text(path: Path) -> bool:

@@ -47,7 +47,7 @@ def read_utf8(chunks: Iterable[bytes], where: str) -> Iterator[str]:
             raise CorpusError(
                 f"byte 0x{error.object[error.start]:02x} at offset "
                 f"{read - held + error.start:,} of {where} is no UTF-8; convert the text, or use "
-                "the tokenizer 'byte', which takes any file"
+                "the tokenizer 'byte', which takes text in any encoding"
             ) from None
         read += len(chunk or b"")
         if text:

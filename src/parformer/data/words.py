@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from parformer.data.text import passages, place, read_utf8, to_utf8, watched
 from parformer.data.tokenizer import Tokenizer, cutoffs_for, need_utf8, take
+from parformer.errors import CorpusError
 from parformer.events import Preparing
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class Words(Tokenizer):
         counts.pop(EOS, None)
         # most_common is stable: words that are equally frequent stay in the order of first sight
         ranked = [word for word, count in counts.most_common() if count >= min_count]
+        if counts and not set(ranked) - {UNK}:
+            raise CorpusError(
+                f"no word of {corpus.name!r} occurs {min_count:,} times; lower min_count"
+            )
         room = vocab_size - 1 if vocab_size else len(ranked) + 1
         kept = ranked[:room]
         if UNK not in kept:

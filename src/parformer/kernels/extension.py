@@ -14,6 +14,7 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,8 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from parformer.store.files import cache_folder, sync
+from parformer.errors import FolderError
+from parformer.store.files import cache_folder, replace_file
 
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (
@@ -30,7 +32,7 @@ FLAGS = (
     # vectors need these two; anything freer would let zeros and infinities come out wrong
     *("-fno-math-errno", "-fno-trapping-math"),
 )
-PATIENCE = 300.0
+PATIENCE = 120.0
 """Seconds after which a compiler is taken to be stuck."""
 CPU_FIELDS = {
     *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
@@ -66,7 +68,8 @@ def load(source: Path, *, flags: tuple[str, ...] = (), seconds: int) -> ctypes.C
         built = Path(folder) / f"{name}.so"
         compile_source(compilers, source, (*FLAGS, *flags), built)
         if path is not None:
-            with suppress(OSError):  # a full or read-only disk: the private one still serves
+            # a full or read-only disk: the private one still serves
+            with suppress(OSError, FolderError):
                 put(built.read_bytes(), path)
                 return ctypes.CDLL(str(path))
         try:
@@ -92,16 +95,33 @@ def compile_source(
     complaint = ""
     for compiler in compilers:
         command = [compiler, *flags, str(source), "-o", str(target)]
-        try:
-            done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            complaint = str(error)
-            continue
-        if done.returncode == 0:
+        status, told = run_patiently(command)
+        if status == 0:
             return
-        lines = (done.stderr or b"").decode(errors="replace").strip().splitlines()
-        complaint = f"{compiler}: {lines[0] if lines else f'left with {done.returncode}'}"
+        complaint = f"{compiler}: {told.splitlines()[0] if told else f'left with {status}'}"
     raise Unavailable(f"{source.name} cannot be compiled: {complaint}")
+
+
+def run_patiently(command: list[str]) -> tuple[int, str]:
+    """A command's status and complaint; one that does not end is ended with all it started."""
+    with tempfile.TemporaryFile() as told:
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=told,
+                start_new_session=True,
+            )
+            status = child.wait(PATIENCE)
+        except OSError as error:
+            return -1, str(error)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return -1, f"timed out after {PATIENCE:g} s"
+        told.seek(0)
+        return status, told.read(2**16).decode(errors="replace").strip()
 
 
 # Where it is kept
@@ -153,14 +173,4 @@ def is_whole(path: Path) -> bool:
 
 def put(code: bytes, path: Path) -> None:
     """Write a library and its digest, which loading does not mind, in one step."""
-    handle, beside = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(code + hashlib.sha256(code).digest())
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    replace_file(path, code + hashlib.sha256(code).digest(), mode=0o600)

@@ -33,7 +33,8 @@ class Library:
 
 
 _library: Library | None = None
-_failed = False
+failure = ""
+"""Why there are no compiled kernels, once that was found out."""
 enabled = False
 """Whether training takes the compiled way."""
 
@@ -47,21 +48,20 @@ def enable(on: bool = True) -> bool:
 
 def library() -> Library | None:
     """The compiled kernels, made on first use; None where that is impossible."""
-    global _library, _failed
-    if _library is None and not _failed:
-        _library = build()
-        _failed = _library is None
+    global _library, failure
+    if _library is None and not failure:
+        try:
+            _library = build()
+        except Unavailable as error:
+            failure = str(error)
     return _library
 
 
-def build() -> Library | None:
+def build() -> Library:
     gemm = find_gemm()
     if gemm is None:
-        return None
-    try:
-        return Library(load(Path(__file__).with_suffix(".cpp"), seconds=2), gemm)
-    except Unavailable:
-        return None
+        raise Unavailable("this torch has no matrix multiplication to call")
+    return Library(load(Path(__file__).with_suffix(".cpp"), seconds=2), gemm)
 
 
 def find_gemm() -> int | None:

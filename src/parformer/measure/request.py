@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from parformer.config import ModelConfig
 from parformer.events import Listener, Watch, nobody
 from parformer.naming import CostRequest
-from parformer.verbs import requested
+from parformer.verbs import requested, within_memory
 
 if TYPE_CHECKING:
     from parformer.measure.models import MeasuredModels
@@ -44,17 +44,27 @@ def measure(
     """Build models with random weights and measure one step of each, interleaved."""
     asked = requested(MeasureRequest, request, given)
     configs = asked.configs()
+    from parformer.costs import cost
     from parformer.measure.models import measure_models
 
-    return measure_models(
-        configs,
-        tgt_len=asked.tgt_len,
-        mem_len=asked.mem_len,
-        batch=asked.batch,
-        rounds=asked.rounds,
-        threads=asked.threads,
-        precision=asked.precision,
-        packed=asked.packed,
-        seed=asked.seed,
-        progress=Watch(watch).preparing,
-    )
+    def needs() -> str:
+        count = sum(cost(config).parameters for config in configs.values())
+        each = (4 if asked.precision == "fp32" else 2) * (2 if asked.packed else 1)
+        return (
+            f"{count:,} parameters of all models take at least {each * count / 1e6:,.0f} MB; "
+            "measure fewer at once, or smaller ones"
+        )
+
+    with within_memory(needs):
+        return measure_models(
+            configs,
+            tgt_len=asked.tgt_len,
+            mem_len=asked.mem_len,
+            batch=asked.batch,
+            rounds=asked.rounds,
+            threads=asked.threads,
+            precision=asked.precision,
+            packed=asked.packed,
+            seed=asked.seed,
+            progress=Watch(watch).preparing,
+        )

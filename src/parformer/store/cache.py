@@ -8,24 +8,24 @@ at the same time. A damaged one is thrown away and made anew, with a notice.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
-import shutil
 import stat
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from parformer.errors import CorpusError, FolderError
 from parformer.events import Preparing
-from parformer.store.files import sha256, sync
+from parformer.store import whole
+from parformer.store.files import sha256, sync, way_out
+from parformer.store.lock import lock
 
 FORMAT = "parformer-entry-1"
-MANIFEST, CHECKED = "manifest.json", "checked.json"
+MANIFEST, CHECKED, PART = "manifest.json", "checked.json", ".part"
 SMALL = 8 * 2**20
 """Files up to this many bytes are read and compared each time they are opened."""
 EDGE = 2**16
@@ -59,26 +59,24 @@ def keep(
             if folder.exists():
                 return _open(folder, read)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder, progress) as locked:
+        gate = folder.parent / f".{folder.name}.lock"
+        with lock(gate, waiting=partial(_wait, progress), leave=False) as locked:
             if locked:
-                _sweep(folder)
+                whole.sweep(folder.parent, f".{folder.name}.*{PART}")
             if folder.exists():
                 try:
                     return _open(folder, read)
                 except _Damaged as damage:
                     log.warning("%s: %s; it is made anew", folder, damage)
-                    _discard(folder)
-            beside = _beside(folder)
-            try:
+                    whole.discard(folder, PART)
+            with whole.beside(folder, PART) as beside:
                 _seal(beside, make(beside))
-                _move(beside, folder)
-            finally:
-                shutil.rmtree(beside, ignore_errors=True)
+                whole.add(beside, folder)
         return _open(folder, read)
     except OSError as error:
         raise CorpusError(
             f"cannot write to {str(folder)!r} (about {needed:,} bytes needed): "
-            f"{error.strerror or error}; make room, or name another cache in PARFORMER_CACHE"
+            f"{error.strerror or error}; {way_out(error)}"
         ) from None
     except _Damaged as damage:
         raise CorpusError(
@@ -99,7 +97,6 @@ def _seal(beside: Path, facts: Facts) -> None:
     sync(beside / MANIFEST)
     _remember(beside, files)
     sync(beside)
-    beside.chmod(0o755)
 
 
 def _open(folder: Path, read: Callable[[Facts], Read]) -> Read:
@@ -116,16 +113,6 @@ def _open(folder: Path, read: Callable[[Facts], Read]) -> Read:
         return read(manifest["facts"])
     except (FolderError, LookupError, TypeError, ValueError) as error:
         raise _Damaged(f"its parts do not fit together: {error}") from None
-
-
-def _move(beside: Path, folder: Path) -> None:
-    """Put a finished entry in its place, unless another process was there first."""
-    try:
-        beside.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise
-    sync(folder.parent)
 
 
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
@@ -174,49 +161,9 @@ def _traits(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-@contextlib.contextmanager
-def _alone(folder: Path, progress: Preparing | None) -> Iterator[bool]:
-    """Keep other processes from making this entry; False where files cannot be locked."""
-    lock = folder.parent / f".{folder.name}.lock"
-    while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if progress is not None:
-                    progress("waiting for another process that does the same", 0.0)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            locked = True
-        except OSError:
-            locked = False
-        # whoever held the lock has removed its file; one that is gone protects nothing
-        with contextlib.suppress(FileNotFoundError):
-            if not locked or os.path.samestat(os.fstat(handle), lock.stat()):
-                break
-        os.close(handle)
-    try:
-        yield locked
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a process left that was killed while it made this entry."""
-    for left in folder.parent.glob(f".{folder.name}.*.part"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def _beside(folder: Path) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-
-
-def _discard(folder: Path) -> None:
-    """Take a damaged entry away at once, then delete it."""
-    away = _beside(folder)
-    folder.rename(away / "damaged")
-    shutil.rmtree(away, ignore_errors=True)
+def _wait(progress: Preparing | None) -> None:
+    if progress is not None:
+        progress("waiting for another process that does the same", 0.0)
 
 
 def digest(value: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import http.client
 import json
@@ -28,6 +27,7 @@ from urllib.parse import urlsplit
 from parformer.errors import CorpusError
 from parformer.events import Preparing
 from parformer.store.files import sync
+from parformer.store.lock import lock
 
 BLOCK = 2**18
 RETRIED = {408, 425, 429, 500, 502, 503, 504}
@@ -56,7 +56,11 @@ def fetch(
     """
     if not _is_web(address):
         raise CorpusError(f"cannot download {address!r}: only http and https are fetched")
-    with _locked(target):
+    with contextlib.ExitStack() as stack:
+        with _writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            gate = target.with_name(target.name + ".lock")
+            stack.enter_context(lock(gate, waiting=lambda: None))
         if target.is_file():
             if _is_right(target, size, sha256):
                 return target
@@ -302,14 +306,3 @@ def _writing(target: Path) -> Iterator[None]:
         raise CorpusError(
             f"cannot write {str(target)!r}: {reason}; choose another folder with PARFORMER_CACHE"
         ) from None
-
-
-@contextlib.contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """One process at a time, for as long as it lives."""
-    with _writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        lock = target.with_name(target.name + ".lock").open("ab")
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -37,31 +39,42 @@ def cache_folder() -> Path:
     return (Path(caches) if caches else Path.home() / ".cache") / "parformer"
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    beside = path.with_name(f".{path.name}.new")
+def replace_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
+    """Write a small file whole or not at all, whoever else writes it too."""
+    data = content.encode() if isinstance(content, str) else content
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        beside.write_text(text, "utf-8")
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
         sync(beside)
         beside.rename(path)
         sync(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        needed = len(text.encode())
         raise FolderError(
-            f"could not write {str(path)!r} ({needed:,} bytes needed): {reason(error)}"
+            f"could not write {str(path)!r} ({len(data):,} bytes needed): {reason(error)}"
         ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+
+
+def read_plain(file: Path, limit: int) -> str:
+    """The text of a small plain file: neither a device nor a pipe, which need not end."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no plain file")
+    if status.st_size > limit:
+        raise OSError(errno.EFBIG, f"too large, {status.st_size:,} bytes")
+    return file.read_text("utf-8")
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """What a small file of ours holds; links, other files and broken ones are refused."""
     try:
-        status = file.lstat()
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(file.lstat().st_mode):
             raise FolderError(f"{str(file)!r} is no plain file; copy the whole folder again")
-        if status.st_size > JSON_LIMIT:
-            raise FolderError(f"{str(file)!r} is too large to be a {file.name} of ours")
-        value = json.loads(file.read_text("utf-8"))
+        value = json.loads(read_plain(file, JSON_LIMIT))
     except OSError as error:
         raise FolderError(f"cannot read {str(file)!r}: {reason(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -71,6 +84,21 @@ def read_json(file: Path) -> dict[str, Any]:
     return value
 
 
+def refuse_link(path: Path) -> None:
+    """What lies elsewhere is not ours to write to."""
+    if path.is_symlink():
+        raise FolderError(
+            f"{str(path)!r} is a link; nothing is written through it: put the file itself there"
+        )
+
+
 def reason(error: Exception) -> str:
     """What an error of the operating system says, without the path that stands beside it."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def way_out(error: OSError) -> str:
+    """What helps where a cache cannot be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    other = "name another folder in PARFORMER_CACHE"
+    return f"make room, or {other}" if full else other

@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ import safetensors.torch
 from torch import Tensor
 
 from parformer.errors import FolderError
+from parformer.store import whole
 from parformer.store.faults import failpoint
 from parformer.store.files import read_json as read_plain_json
 from parformer.store.files import reason, sha256, sync
@@ -29,6 +29,8 @@ from parformer.store.files import reason, sha256, sync
 FORMAT = "parformer-model-1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 MANIFEST = "manifest.json"
+REQUIRED, OPTIONAL = {CONFIG, WEIGHTS}, {TOKENIZER}
+"""The files of a model folder."""
 
 Content: TypeAlias = bytes | Mapping[str, Tensor]
 """What a file holds: bytes, or tensors by name."""
@@ -49,46 +51,50 @@ def write_model(
 
 def write_folder(path: Path, form: str, files: Mapping[str, Content]) -> None:
     """Write everything beside the folder, make it durable, then move it into place."""
+    needed = sum(size_of(content) for content in files.values())
     try:
+        with contextlib.suppress(FileNotFoundError):
+            path.lstat()  # a name that no folder can have is refused here
         if path.exists() and not (
             path.is_dir() and (_is_ours(path, form) or not any(path.iterdir()))
         ):
             raise FolderError(f"{str(path)!r} exists and is no model folder; choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except (OSError, ValueError) as error:
         raise FolderError(f"cannot write to {str(path)!r}: {reason(error)}") from None
-    needed = sum(size_of(content) for content in files.values())
     try:
-        free = shutil.disk_usage(beside).free
+        free = shutil.disk_usage(path.parent).free
         if free < needed:
             raise OSError(errno.ENOSPC, f"only {free:,} bytes are free")
-        for name, content in files.items():
-            if isinstance(content, bytes):
-                (beside / name).write_bytes(content)
-            else:
-                tensors = {key: t.contiguous().cpu() for key, t in content.items()}
-                safetensors.torch.save_file(tensors, beside / name)
-            sync(beside / name)
-            failpoint("folder.file-written")
-        sums = {name: sha256(beside / name) for name in sorted(files)}
-        failpoint("folder.before-manifest")
-        # No line end: without its last byte, whatever it is, a manifest must not read as whole.
-        manifest = json.dumps({"format": form, "sha256": sums}, indent=2)
-        (beside / MANIFEST).write_text(manifest, "utf-8")
-        sync(beside / MANIFEST)
-        sync(beside)
-        beside.chmod(0o755)
-        failpoint("folder.before-rename")
-        _move(beside, path)
-        failpoint("folder.after-rename")
-        sync(path.parent)
-    except (OSError, safetensors.SafetensorError) as error:
+        with whole.beside(path) as beside:
+            for name, content in files.items():
+                write_content(beside / name, content)
+                failpoint("folder.file-written")
+            sums = {name: sha256(beside / name) for name in sorted(files)}
+            failpoint("folder.before-manifest")
+            # No line end: without its last byte, whatever it is, a manifest must not read as whole.
+            manifest = json.dumps({"format": form, "sha256": sums}, indent=2)
+            write_content(beside / MANIFEST, manifest.encode())
+            sync(beside)
+            failpoint("folder.before-rename")
+            whole.replace(beside, path)
+            failpoint("folder.after-rename")
+            sync(path.parent)
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise FolderError(
             f"could not write {str(path)!r} ({needed:,} bytes needed): {reason(error)}"
         ) from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_content(file: Path, content: Content) -> None:
+    """A new file, durable, that whoever the umask lets may read."""
+    file.write_bytes(content if isinstance(content, bytes) else b"")
+    if not isinstance(content, bytes):
+        mode = file.stat().st_mode
+        tensors = {key: t.contiguous().cpu() for key, t in content.items()}
+        safetensors.torch.save_file(tensors, file)
+        file.chmod(mode)  # the library lets nobody else read
+    sync(file)
 
 
 def size_of(content: Content) -> int:
@@ -101,34 +107,15 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
-def _move(beside: Path, path: Path) -> None:
-    """Put a finished folder in its place; whatever goes wrong, the old one is there again."""
-    if not path.exists():
-        beside.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    try:
-        path.rename(old / "model")
-        try:
-            beside.rename(path)
-        except BaseException:
-            (old / "model").rename(path)
-            raise
-        shutil.rmtree(old / "model", ignore_errors=True)
-    finally:
-        with contextlib.suppress(OSError):
-            old.rmdir()
-
-
 def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and weights, after every checksum was found right."""
-    check_folder(path, FORMAT, {CONFIG, WEIGHTS}, {TOKENIZER})
+    check_folder(path, FORMAT, REQUIRED, OPTIONAL)
     return read_json(path, CONFIG), read_tensors(path / WEIGHTS)
 
 
 def read_tokenizer_file(path: Path) -> str | None:
     """The text of a model folder's tokenizer, if it has one."""
-    names = check_folder(path, FORMAT, {CONFIG, WEIGHTS}, {TOKENIZER}, only={TOKENIZER})
+    names = check_folder(path, FORMAT, REQUIRED, OPTIONAL, only=OPTIONAL)
     return (path / TOKENIZER).read_text("utf-8") if TOKENIZER in names else None
 
 
@@ -163,7 +150,11 @@ def check_folder(
             raise FolderError(
                 f"{str(file)!r} is missing or no plain file; copy the whole folder again"
             )
-        if sha256(file) != expected:
+        try:
+            found = sha256(file)
+        except OSError as error:
+            raise FolderError(f"cannot read {str(file)!r}: {reason(error)}") from None
+        if found != expected:
             raise FolderError(f"{str(file)!r} is damaged: its SHA-256 differs from the manifest's")
     return set(sums)
 
@@ -172,6 +163,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, copied into memory."""
     try:
         return safetensors.torch.load(file.read_bytes())
+    except OSError as error:
+        raise FolderError(f"cannot read {str(file)!r}: {reason(error)}") from None
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise FolderError(f"{str(file)!r} is not a safetensors file: {error}") from None
 

@@ -10,7 +10,6 @@ tells whether it is what was written.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Any
 
 from parformer.errors import FolderError
 from parformer.store.files import reason, sync
+from parformer.store.lock import Held, take
 
 
 class Lines:
@@ -37,8 +37,8 @@ class Lines:
         except OSError as error:
             raise FolderError(f"cannot write {str(path)!r}: {reason(error)}") from None
         try:
-            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            take(self.handle)
+        except Held:
             os.close(self.handle)
             raise FolderError(
                 f"another process is working on {str(path)!r}, which takes one at a time; "

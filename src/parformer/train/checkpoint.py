@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from parformer.errors import FolderError
-from parformer.store import folder
+from parformer.store import folder, whole
 from parformer.store.faults import failpoint
 
 FORMAT = "parformer-checkpoint-1"
@@ -77,7 +77,8 @@ def name_of(step: int) -> str:
 
 def in_order(root: Path) -> list[Path]:
     """All that are called a checkpoint, the newest last."""
-    return sorted(root.glob("step-*"), key=lambda path: (len(path.name), path.name))
+    found = [path for path in root.glob("step-*") if not path.is_symlink()]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -110,7 +111,7 @@ def newest_checkpoint(root: Path, notice: Callable[[str], None]) -> Checkpoint |
             notice(f"checkpoint {path.name} cannot be used: {error}")
             continue
         for damaged in found[: found.index(path)]:
-            set_aside(damaged)
+            whole.set_aside(damaged)
         return checkpoint
     if found:
         raise FolderError(
@@ -120,14 +121,6 @@ def newest_checkpoint(root: Path, notice: Callable[[str], None]) -> Checkpoint |
     return None
 
 
-def set_aside(path: Path) -> None:
-    """Keep a damaged checkpoint for whoever wants to look, out of the way of new ones."""
-    target = path.with_name(f"damaged-{path.name}")
-    shutil.rmtree(target, ignore_errors=True)
-    path.rename(target)
-
-
 def sweep(root: Path, name: str = "step-") -> None:
     """Remove folders that a killed process left half written or half removed."""
-    for left in root.glob(f".{name}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    whole.sweep(root, f".{name}*")

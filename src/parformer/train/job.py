@@ -175,6 +175,8 @@ def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:
     corpus = find_corpus(
         data.corpus, local=data.local or None, progress=watch.preparing, identity=data.identity
     )
+    if corpus.left_out:
+        watch.notice(f"{data.corpus} is {corpus.about}.")
     if data.identity and corpus.identity() != data.identity:
         raise CorpusError(
             f"the text of {data.corpus!r} is not the one that the run {str(path)!r} was "

@@ -36,7 +36,7 @@ from parformer.train import checkpoint as checkpoints
 from parformer.train import plateau
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
-from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_result, write_result
+from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_finished, write_result
 from parformer.train.schedule import rate
 from parformer.train.session import Session
 
@@ -93,7 +93,7 @@ def train(
     Other kinds of sessions, with journals of their own, train other things than a model.
     """
     workers, watch, config = workers or Workers(), watch or Watch(), recipe.train
-    done = read_result(path)
+    done = read_finished(path, watch.notice)
     if done is not None:
         return Outcome(int(done["steps"]), True, done)
     root = path / CHECKPOINTS
@@ -119,7 +119,9 @@ def train(
         if workers.first:
             length = 0 if start is None else int(start.progress["metrics_bytes"])
             board = path / "tensorboard"
-            metrics = Metrics(path / METRICS, length, tensorboard=board, step=first)
+            metrics = Metrics(
+                path / METRICS, length, tensorboard=board, step=first, notice=watch.notice
+            )
             stack.callback(metrics.close)
         stop = stack.enter_context(stop_signals())
         journal = (make_journal or Journal)(session, prepared, path, metrics, tally, watch)

@@ -2,7 +2,7 @@
 
 `metrics.jsonl` holds one JSON object per line. It is flushed to disk before every checkpoint,
 which remembers its length; a run that goes on cuts off whatever came later, so that no step
-stands there twice.
+stands there twice. Nothing depends on it: where it is gone, a new one begins.
 """
 
 from __future__ import annotations
@@ -10,28 +10,39 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from parformer.errors import FolderError
-from parformer.store.files import reason
+from parformer.store.files import reason, refuse_link
+from parformer.store.whole import set_aside
 
 
 class Metrics:
     """The file of one run, open for writing at its end."""
 
     def __init__(
-        self, path: Path, length: int, *, tensorboard: Path | None = None, step: int = 0
+        self,
+        path: Path,
+        length: int,
+        *,
+        tensorboard: Path | None = None,
+        step: int = 0,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.path = path
+        refuse_link(path)
         try:
             size = path.stat().st_size if path.exists() else 0
             if size < length:
-                raise FolderError(
-                    f"{str(path)!r} has {size:,} bytes, but the checkpoint was written after "
-                    f"{length:,}; copy the file back, or choose another --run"
+                notice(
+                    f"{path.name} has {size:,} bytes, but the checkpoint was written after "
+                    f"{length:,}: a new log begins here; what is left of the old one is "
+                    f"damaged-{path.name}."
                 )
+                set_aside(path)
+                length = 0
             self.file: BinaryIO = path.open("ab")
             self.file.truncate(length)
             self.file.seek(0, os.SEEK_END)

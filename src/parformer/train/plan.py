@@ -19,7 +19,7 @@ from parformer.config import ModelConfig
 from parformer.data.batches import Tokens
 from parformer.data.tokenizers import Tokenizer
 from parformer.evaluate.perplexity import evaluate
-from parformer.kernels.native import library
+from parformer.kernels import native
 from parformer.model import build
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe
@@ -64,7 +64,7 @@ def decide(recipe: Recipe, tokens: Tokens, workers: Workers, notice: Notice) -> 
     if not config.threads:
         changes["train.threads"] = torch.get_num_threads()
     if config.kernels == "auto":
-        changes["train.kernels"] = workers.share(find_kernels(workers))
+        changes["train.kernels"] = workers.share(find_kernels(workers, notice))
     if config.precision == "auto":
         changes["train.precision"] = workers.share(find_precision(recipe, workers, notice))
     recipe = recipe.replaced(changes)
@@ -149,10 +149,14 @@ def can_compile(workers: Workers) -> bool:
     return workers.device.type != "cpu" or any(map(shutil.which, ("g++", "clang++", "c++")))
 
 
-def find_kernels(workers: Workers) -> str:
+def find_kernels(workers: Workers, notice: Notice = lambda text: None) -> str:
     """Kernels made for this CPU where it is a CPU that trains, and can compile them."""
-    native = workers.device.type == "cpu" and library() is not None
-    return "native" if native else "plain"
+    if workers.device.type != "cpu":
+        return "plain"
+    if native.library() is None:
+        notice(f"Kernels: torch's own, which are slower; {native.failure}.")
+        return "plain"
+    return "native"
 
 
 def find_precision(recipe: Recipe, workers: Workers, notice: Notice) -> str:

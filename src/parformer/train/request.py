@@ -12,10 +12,13 @@ from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
 from parformer.fields import parse_assignment
 from parformer.recipe import Recipe, read_recipe
-from parformer.verbs import requested
+from parformer.verbs import requested, within_memory
 
 if TYPE_CHECKING:
     from parformer.train.loop import Outcome
+
+STATE_BYTES = 16
+"""Of a parameter in training: its weight, its gradient, and two numbers of the optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +129,23 @@ def train(
     from parformer.train.job import train_model, unit_of
     from parformer.train.run import read_run_tokenizer
 
-    with workers_from(device=asked.device, shard=asked.shard) as workers:
+    def needs() -> str:
+        from parformer.costs import cost
+        from parformer.train.run import is_run, read_run
+
+        known = read_run(path) if is_run(path) else recipe
+        assert known is not None, "a model was named, or there is a run"
+        count = cost(known.model).parameters
+        return (
+            f"to train {count:,} parameters takes at least {STATE_BYTES * count / 1e6:,.0f} MB, "
+            f"and more for train.batch={known.train.batch}; lower it, raise train.accumulate, or "
+            "take a smaller model"
+        )
+
+    with (
+        workers_from(device=asked.device, shard=asked.shard) as workers,
+        within_memory(needs),
+    ):
         outcome = train_model(
             recipe,
             path,

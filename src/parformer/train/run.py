@@ -9,10 +9,10 @@ stopped; a command that asks for something else is refused and changes nothing.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from parformer.data.tokenizers import Tokenizer, read_tokenizer
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.recipe import Recipe
 from parformer.store import folder
-from parformer.store.files import reason, replace_file
+from parformer.store.files import reason, refuse_link, replace_file
+from parformer.store.lock import Held, lock
+from parformer.store.whole import set_aside
 
 CONFIG, TOKENIZER, METRICS, RESULT = "config.toml", "tokenizer.json", "metrics.jsonl", "result.json"
 CHECKPOINTS, MODEL, LOCK = "checkpoints", "model", ".lock"
 
-BEFORE_RUN = {LOCK, TOKENIZER, f".{TOKENIZER}.new", f".{CONFIG}.new"}
+BEFORE_RUN = re.compile(rf"{LOCK}|{TOKENIZER}|\.({TOKENIZER}|{CONFIG})(\.\d+)?\.new")
 """What a process may leave that was killed before its run began."""
 
 FREE = {
@@ -82,7 +84,7 @@ def make_folder(path: Path) -> None:
     """A place for a run: a new folder, an empty one, or one that holds a run."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        inside = {entry.name for entry in path.iterdir()} - BEFORE_RUN
+        inside = [entry for entry in path.iterdir() if not BEFORE_RUN.fullmatch(entry.name)]
     except OSError as error:
         raise FolderError(f"cannot make the run folder {str(path)!r}: {reason(error)}") from None
     if inside and not is_run(path):
@@ -94,27 +96,26 @@ def make_folder(path: Path) -> None:
 @contextlib.contextmanager
 def only_one(path: Path) -> Iterator[None]:
     """Two processes must not write into one run; the lock goes with the process that holds it."""
-    try:
-        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise FolderError(
-            f"cannot write to the run folder {str(path)!r}: {error.strerror}"
-        ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise FolderError(
-            f"another process is training in {str(path)!r}; wait for it or choose another --run"
-        ) from None
-    try:
-        yield
-    finally:
-        if not is_run(path):  # nothing came of it: leave no trace
-            with contextlib.suppress(OSError):
-                (path / LOCK).unlink()
-                path.rmdir()
-        os.close(handle)
+    refuse_link(path / METRICS)
+    refuse_link(path / CHECKPOINTS)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock(path / LOCK))
+        except OSError as error:
+            raise FolderError(
+                f"cannot write to the run folder {str(path)!r}: {error.strerror}"
+            ) from None
+        except Held:
+            raise FolderError(
+                f"another process is training in {str(path)!r}; wait for it or choose another --run"
+            ) from None
+        try:
+            yield
+        finally:
+            if not is_run(path):  # nothing came of it: leave no trace
+                with contextlib.suppress(OSError):
+                    (path / LOCK).unlink()
+                    path.rmdir()
 
 
 def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe:
@@ -178,6 +179,27 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 def read_result(path: Path) -> dict[str, Any] | None:
     """What a finished run found; None while it is not finished."""
     return folder.read_json(path, RESULT) if (path / RESULT).is_file() else None
+
+
+def read_finished(path: Path, notice: Callable[[str], None]) -> dict[str, Any] | None:
+    """What a finished run found, if its result and its model are whole.
+
+    Both follow from the last checkpoint: where one is damaged, that is said, and they are to be
+    made again.
+    """
+    try:
+        result = read_result(path)
+        if result is not None and (path / MODEL).exists():
+            folder.check_folder(path / MODEL, folder.FORMAT, folder.REQUIRED, folder.OPTIONAL)
+    except FolderError as error:
+        if not any((path / CHECKPOINTS).glob("step-*")):
+            raise FolderError(
+                f"{error}; there is no checkpoint to make it again from, so copy it back"
+            ) from None
+        notice(f"{error}; it is made again from the last checkpoint")
+        set_aside(path / MODEL)
+        return None
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,11 @@ def own_rows(recipe: Recipe, workers: Workers) -> slice:
 def refuse_misfits(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
     """Find what no session could be made of, before anything is written down."""
     check_threads(recipe.train.threads or None)
+    if recipe.train.kernels == "native" and native.library() is None:
+        raise ConfigError(
+            f"train.kernels 'native' is not possible here: {native.failure}; "
+            "leave it at 'auto', or take 'plain'"
+        )
     make_batches(recipe, tokens)
     own_rows(recipe, workers)
 
