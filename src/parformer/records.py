@@ -22,12 +22,15 @@ import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from parformer.errors import FolderError
 from parformer.fields import TYPE_NAMES, field_types
 from parformer.pattern import Pattern
 from parformer.store.files import read_json, replace_file
+
+Json: TypeAlias = dict[str, Any]
+"""A table of plain values, as JSON has it."""
 
 
 class Record:
@@ -35,7 +38,7 @@ class Record:
 
     __slots__ = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
@@ -46,7 +49,7 @@ class Record:
         if not isinstance(values, Mapping):
             raise FolderError(f"{place} must be a table, got {values!r:.60}")
         hints = field_types(cls)  # type: ignore[arg-type]
-        given: dict[str, Any] = {}
+        given: Json = {}
         for field in fields(cls):  # type: ignore[arg-type]
             if field.name in values:
                 inside = f"{place}.{field.name}"

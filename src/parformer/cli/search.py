@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 
 from parformer.cli.console import make_console, print_json
 from parformer.cli.flags import Flag, add_flags, given
@@ -69,7 +68,8 @@ SIZES_FLAGS = {
     **{name: Flag(group=MEASURED)
        for name in ("batch", "threads", "precision", "latency_by", "measure_on", "again")},
     **{name: Flag(group=ENGINE)
-       for name in ("sampler", "population", "iterations", "seed", "workers")},
+       for name in ("sampler", "population", "iterations", "workers")},
+    "seed": Flag(group=ENGINE, default="0"),
     "run": Flag(metavar="FOLDER", group=ENGINE, default="runs/pareto-SPACE-MODEL"),
     "storage": Flag(metavar="ADDRESS", group=ENGINE, default="in the run folder"),
     "study": Flag(metavar="NAME", group=ENGINE),
@@ -136,7 +136,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def run_placement(arguments: argparse.Namespace) -> None:
     request = PlacementRequest(**given(arguments, PlacementRequest))
-    request = replace(request, command=arguments.command)
     from parformer.search.placement.job import REPORT, StoppedSearch, search_placement
 
     path = request.folder(request.asked())
@@ -171,7 +170,6 @@ def run_sizes(arguments: argparse.Namespace) -> None:
         list_spaces(arguments)
         return
     request = SizesRequest(**given(arguments, SizesRequest))
-    request = replace(request, command=arguments.command)
     from parformer.search.sizes.job import REPORT, search_sizes
 
     screen = Screen()

@@ -25,7 +25,8 @@ from parformer.search.placement.decide import (
     without_carried_state,
 )
 from parformer.search.placement.prices import exact
-from parformer.search.placement.session import SearchSession, Timetable, space_of
+from parformer.search.placement.session import SearchSession, space_of
+from parformer.search.placement.timetable import Timetable
 from parformer.train.distributed import Workers
 from parformer.train.plan import RESERVE
 from parformer.train.session import Session

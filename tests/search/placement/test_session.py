@@ -30,11 +30,11 @@ from parformer.search.placement.session import (
     PLACES,
     Architecture,
     SearchSession,
-    Timetable,
     share_out,
     space_of,
 )
 from parformer.search.placement.supernet import Mixture
+from parformer.search.placement.timetable import Timetable
 from parformer.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.optimizers import state_tensors

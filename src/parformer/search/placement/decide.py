@@ -27,8 +27,9 @@ from parformer.search.placement.prices import (
     measured,
     refuse_unreachable,
 )
-from parformer.search.placement.session import SearchSession, Timetable, share_out, space_of
+from parformer.search.placement.session import SearchSession, share_out, space_of
 from parformer.search.placement.target import Target, read_target
+from parformer.search.placement.timetable import Timetable
 from parformer.train.distributed import Workers
 from parformer.train.plan import RESERVE, decide
 from parformer.train.session import Session, make_batches, refuse_misfits, training_shape

@@ -8,7 +8,7 @@ A run folder holds the recipe (`config.toml`), what was measured of this machine
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from parformer.evaluate.counting import References, entropy, references_of
 from parformer.events import Listener, Watch, nobody
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
+from parformer.records import Json
 from parformer.report.search import search_page
 from parformer.search.placement.decide import (
     Known,
@@ -216,7 +217,7 @@ def search_seeds(
             )
             if not outcome.finished:
                 return Searched(None, False, outcome.step, f"seed {seed}")
-            run = SeedRun.read(place, outcome.result) if workers.first else None
+            run = SeedRun.read(place, dict(outcome.result)) if workers.first else None
             stuck = workers.share("yes" if run is not None and run.stuck(known) else "") == "yes"
             if not stuck or slower == MOST_SLOWER:
                 break
@@ -259,7 +260,7 @@ def retrain_all(
 ) -> Searched:
     """Train the found pattern and its rivals from scratch, all with the search's updates."""
     patterns = {"found": pattern, **rivals(len(space_of(recipe).layers))}
-    results: dict[str, Mapping[str, Any]] = {}
+    results: dict[str, Json] = {}
     for name, pattern in patterns.items():
         twin = next((other for other in results if patterns[other] == pattern), None)
         if twin is not None:
@@ -269,7 +270,7 @@ def retrain_all(
         outcome = retrain_one(recipe, path / RETRAIN / name, pattern, workers, watch)
         if not outcome.finished:
             return Searched(None, False, outcome.step, f"training {name}")
-        results[name] = outcome.result
+        results[name] = dict(outcome.result)
     if found is None:
         return Searched(None)
     by_character = recipe.data.tokenizer in ("byte", "used-bytes", "character")

@@ -7,14 +7,15 @@ can be looked at afterwards; the result is the architecture, not the weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import cast
 
 from parformer.errors import FolderError
 from parformer.pattern import Pattern
+from parformer.records import Json
 from parformer.search.placement.removal import Removal
 from parformer.search.placement.result import History, Seed, Table
 from parformer.search.placement.session import SearchSession
@@ -40,7 +41,7 @@ class SearchJournal(Journal):
         self.watch.step(step, loss, speed)
         if (step % self.config.log_every and not last) or self.metrics is None:
             return
-        row: dict[str, Any] = {"loss": self.tally.take() if self.tally.count else loss}
+        row: Json = {"loss": self.tally.take() if self.tally.count else loss}
         self.look_for_plateau(step, row["loss"])
         row |= {
             "gradient": norm,
@@ -57,10 +58,10 @@ class SearchJournal(Journal):
             }
         self.metrics.add(step, row)
 
-    def finish(self, steps: int) -> dict[str, Any]:
+    def finish(self, steps: int) -> Json:
         session = cast(SearchSession, self.session)
         cost = session.relative_cost()
-        result: dict[str, Any] = {
+        result: Json = {
             "steps": steps,
             "seed": self.config.seed,
             "pattern": str(session.space.pattern(session.picks)),
@@ -98,7 +99,7 @@ class SeedRun:
     """Every line of its metrics."""
 
     @classmethod
-    def read(cls, path: Path, result: Mapping[str, Any]) -> SeedRun:
+    def read(cls, path: Path, result: Json) -> SeedRun:
         """What a seed's folder holds, and what its search ended with."""
         file = path / METRICS
         written = read_metrics(file) if file.is_file() else []
@@ -146,7 +147,7 @@ class SeedRun:
         # from the end, so that the last line is among them
         some = slice(None, None, -math.ceil(len(self.history.step) / HISTORY))
         columns = {field.name: getattr(self.history, field.name) for field in fields(self.history)}
-        thinned: dict[str, Any] = {
+        thinned: Json = {
             name: None if column is None else column[some][::-1] for name, column in columns.items()
         }
         return Seed(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from parformer.errors import ConfigError
 from parformer.recipe import Recipe, read_recipe
+from parformer.records import Json
 from parformer.search.placement.target import read_target
 from parformer.train.request import gather, run_name
 
@@ -68,7 +69,7 @@ class PlacementRequest:
         read_target(self.penalty, self.limit)
 
     @property
-    def chosen(self) -> dict[str, Any]:
+    def chosen(self) -> Json:
         """Everything that is set by hand, each by the field it stands for."""
         changes = gather(
             self.changes,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from parformer.evaluate.counting import References
 from parformer.pattern import BlockSpec, Pattern
-from parformer.records import Record, Result
+from parformer.records import Json, Record, Result
 from parformer.search.machine import Machine
 from parformer.search.placement.target import Target
 
@@ -32,7 +32,7 @@ class History(Record):
     penalty: tuple[float, ...] | None = None
     """What one interleaved model's cost added to the loss; `lambda` in the file."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         values = super().to_dict()
         return {"lambda" if name == "penalty" else name: values[name] for name in values}
 

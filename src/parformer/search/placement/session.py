@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens, number_for
 from parformer.errors import CorpusError, FolderError
-from parformer.recipe import Recipe, SearchConfig
+from parformer.recipe import Recipe
 from parformer.search.placement.architecture import (
     best_picks,
     expected_cost,
@@ -38,6 +37,7 @@ from parformer.search.placement.prices import Prices
 from parformer.search.placement.removal import Removal, needed_kinds, put_back
 from parformer.search.placement.supernet import Supernet, build_supernet, supernet_from
 from parformer.search.placement.target import Target
+from parformer.search.placement.timetable import Timetable, Turn
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.optimizers import (
@@ -55,49 +55,6 @@ OWN = "architecture/"
 NUMBERS = OWN + "numbers"
 TESTED = 2
 """Batches that the removal test looks at."""
-
-Kind = Literal["weights", "architecture"]
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Whose update it is, and which of its own."""
-
-    kind: Kind
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timetable:
-    """Who is updated when: a warm-up, then cycles."""
-
-    steps: int
-    warmup: int
-    """Updates of the weights before anything else."""
-    cycle: int
-    turns: int
-    """Updates of the architecture at the end of each cycle."""
-
-    @classmethod
-    def of(cls, steps: int, config: SearchConfig, epoch: int) -> Timetable:
-        """`epoch` is how many updates one reading of the weights' text takes."""
-        cycle = config.cycle or max(2, round(epoch / (1 - config.share)))
-        turns = min(cycle - 1, max(1, round(config.share * cycle)))
-        return cls(steps, round(config.warmup * steps), cycle, turns)
-
-    def at(self, step: int) -> Turn:
-        if step < self.warmup:
-            return Turn("weights", step)
-        cycle, place = divmod(step - self.warmup, self.cycle)
-        first = self.cycle - self.turns
-        if place < first:
-            return Turn("weights", self.warmup + cycle * first + place)
-        return Turn("architecture", cycle * self.turns + place - first)
-
-    @property
-    def tuning(self) -> int:
-        """Updates after the warm-up."""
-        return self.steps - self.warmup
 
 
 class Architecture(nn.Module):

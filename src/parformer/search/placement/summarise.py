@@ -6,7 +6,6 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from parformer import __version__
 from parformer.costs import cost
@@ -16,6 +15,7 @@ from parformer.measure.device import describe_device
 from parformer.measure.models import measure_models
 from parformer.pattern import ALPHABET, Pattern, par, sandwich
 from parformer.recipe import Recipe
+from parformer.records import Json
 from parformer.search.machine import Machine
 from parformer.search.placement.architecture import agreement
 from parformer.search.placement.decide import Known, target_of
@@ -31,7 +31,8 @@ from parformer.search.placement.result import (
     Score,
     Table,
 )
-from parformer.search.placement.session import Timetable, decode, likeliest, space_of
+from parformer.search.placement.session import decode, likeliest, space_of
+from parformer.search.placement.timetable import Timetable
 
 SANDWICH = 6 / 32
 """The share of blocks at either end of the Sandwich Transformer that the paper compares with."""
@@ -218,7 +219,7 @@ def compare_costs(
 
 def retrained(
     found: PlacementResult,
-    results: Mapping[str, Mapping[str, Any]],
+    results: Mapping[str, Json],
     patterns: Mapping[str, Pattern],
     *,
     by_character: bool,
@@ -242,6 +243,6 @@ def retrained(
     return replace(found, retrained=rows)
 
 
-def score(result: Mapping[str, Any], *, by_character: bool) -> Score:
+def score(result: Json, *, by_character: bool) -> Score:
     bits = result["bits_per_character"] if by_character else None
     return Score(loss=result["loss"], perplexity=result["perplexity"], bits=bits)

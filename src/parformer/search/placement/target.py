@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
-from parformer.records import Record
+from parformer.records import Json, Record
 from parformer.search.limits import read_limit
 
 COUNTED = {"flops": "flops", "parameters": "parameters", "state": "state_bytes"}
@@ -28,7 +27,7 @@ class Target(Record):
     limit: float | None = None
     """What the model may cost at most, as a multiple of the interleaved one."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The one of both that there is."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parformer.errors import ConfigError
+from parformer.records import Json
 from parformer.search.front import front
 
 Floats = NDArray[np.float64]
@@ -66,7 +66,7 @@ class Ranking:
     flops: float | None = None
     """What the score takes for one model on average; None where nobody knows."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Ready for JSON, which knows no nan."""
         return {
             "models": self.models,

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from parformer.errors import ConfigError, FolderError, need
-from parformer.search.sizes.record import FORMAT, Json, Record
+from parformer.records import Json
+from parformer.search.sizes.record import FORMAT, Record
 from parformer.search.sizes.storage import Address, translated
 from parformer.store.lines import SEAL, Lines, unseal
 

@@ -14,12 +14,12 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from parformer.config import FAMILIES, ModelConfig, read_model
 from parformer.errors import ConfigError
 from parformer.fields import check_names, fit_type
 from parformer.notation import shown
+from parformer.records import Json
 
 NAMES = ("title", "source", "like", "model", "extends", "layers", "unit", "fields",
          "inner_ratio", "alike", "bounds", "name")  # fmt: skip
@@ -32,9 +32,7 @@ def space_names() -> tuple[str, ...]:
     return tuple(sorted(_files()))
 
 
-def read_space_table(
-    source: str | Mapping[str, Any], like: str = ""
-) -> tuple[dict[str, Any], ModelConfig]:
+def read_space_table(source: str | Json, like: str = "") -> tuple[Json, ModelConfig]:
     """What a space says, and the model that its candidates are like."""
     table = _extend(dict(source), ()) if isinstance(source, Mapping) else _read(source)
     table.setdefault("name", "unnamed")
@@ -72,7 +70,7 @@ def read_space_table(
     return {**table, "bounds": bounds}, model
 
 
-def _read(source: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+def _read(source: str, above: tuple[str, ...] = ()) -> Json:
     if source in above:
         raise ConfigError(f"space {source!r} extends itself, by way of {', '.join(above)}")
     if source.endswith(".toml"):
@@ -97,7 +95,7 @@ def _read(source: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     return _extend({**table, "name": name}, (*above, source))
 
 
-def _extend(table: dict[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+def _extend(table: Json, above: tuple[str, ...]) -> Json:
     """A space that extends another: its model and fields add to it, its other words win."""
     if "extends" not in table:
         return table

@@ -14,6 +14,7 @@ import tomli_w
 from parformer.errors import ConfigError, FolderError
 from parformer.notation import shown
 from parformer.recipe import Recipe, read_recipe
+from parformer.records import Json
 from parformer.search.limits import Limit, as_option, excess, in_words, read_limits
 from parformer.search.sizes.request import PickRequest
 from parformer.search.sizes.result import Member, SizesResult
@@ -32,7 +33,7 @@ class Picked(Member):
     limits: Mapping[str, float]
     """In seconds, bytes and counts."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         values = super().to_dict()
         return {**values, "config": values.pop("config_file"), "limits": values["limits"]}
 

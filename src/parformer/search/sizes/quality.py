@@ -10,10 +10,9 @@ parformer.errors.ConfigError: decoder-parameters ranks models of one mix of bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from parformer.config import ModelConfig
 from parformer.costs import ModelCost
@@ -21,6 +20,7 @@ from parformer.errors import ConfigError
 from parformer.events import Watch
 from parformer.fields import check_names, fit_fields
 from parformer.recipe import Recipe, read_recipe
+from parformer.records import Json
 from parformer.search.ranking.proxies import (
     COUNTS,
     PROXIES,
@@ -66,11 +66,11 @@ class Grading:
         """Whether models have to be built for it."""
         return self.proxy not in COUNTS
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         check_names(values, [field.name for field in fields(cls)], "field of a proxy")
         return cls(**values)
 
@@ -108,7 +108,7 @@ def training_recipe(grading: Grading, like: ModelConfig) -> Recipe:
     """How candidates are trained, with nothing left to the clock."""
     if not grading.recipe:
         raise ConfigError(f"{SHORT_TRAINING} needs a recipe to train by; name a preset")
-    changes: dict[str, Any] = {"train.time": 0.0, "train.compile": "off", "train.precision": "fp32"}
+    changes: Json = {"train.time": 0.0, "train.compile": "off", "train.precision": "fp32"}
     if grading.corpus:
         changes["data.corpus"] = grading.corpus
     if grading.steps:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+
+from parformer.records import Json
 
 FORMAT = "parformer-study-1"
 
-Json: TypeAlias = dict[str, Any]
-"""What whoever works on a study keeps in it; the study looks at `objectives` alone."""
-
-Outcome = tuple[Sequence[float] | None, str, Mapping[str, Any]]
+Outcome = tuple[Sequence[float] | None, str, Json]
 """Values or None, why there are none, and figures worth keeping."""
 
 

@@ -44,7 +44,7 @@ class SizesRequest:
     batch: int = 1
     """Texts at once."""
     threads: int = 1
-    """CPU threads."""
+    """Threads of the CPU."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """What weights are kept as."""
     latency_by: Literal["profile", "measuring"] = "profile"

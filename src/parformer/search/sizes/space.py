@@ -24,7 +24,7 @@ from functools import cached_property
 from itertools import combinations, product
 from math import prod
 from random import Random
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from parformer.blocks.base import Shape, find_block
 from parformer.config import ModelConfig
@@ -33,6 +33,7 @@ from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
 from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, Value
+from parformer.records import Json
 from parformer.search.placement.choices import IDENTITY, MAX_CHOICES, Choices
 from parformer.search.sizes.files import read_space_table
 from parformer.search.sizes.ranges import (
@@ -291,7 +292,7 @@ class SearchSpace:
             r.values[0] <= getattr(price, name) <= r.values[-1] for name, r in self.bounds
         )  # fmt: skip
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON; `read_space` takes them."""
         return {
             "name": self.name,
@@ -378,7 +379,7 @@ class SearchSpace:
         yield from dict.fromkeys(block for slot in self.unit for block in slot)
 
 
-def read_space(source: str | Mapping[str, Any], like: str = "") -> SearchSpace:
+def read_space(source: str | Json, like: str = "") -> SearchSpace:
     """A space by name, from a TOML file, or from what `to_dict` gave; `like` another model."""
     table, model = read_space_table(source, like)
     layers = read_range(table["layers"], "layers")

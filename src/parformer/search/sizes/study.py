@@ -23,11 +23,12 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 from parformer.errors import ConfigError
+from parformer.records import Json
 from parformer.search.sizes.exchange import read_old, write_optuna
-from parformer.search.sizes.record import FORMAT, Json, Record
+from parformer.search.sizes.record import FORMAT, Record
 from parformer.search.sizes.storage import (
     OLD,
     Address,
@@ -231,7 +232,7 @@ class Study:
 
 
 def open_study(
-    storage: str, name: str, settings: Mapping[str, Any], *, slots: int, heartbeat: float = 60
+    storage: str, name: str, settings: Json, *, slots: int, heartbeat: float = 60
 ) -> Study:
     """Make a study, or go on with the one that is there if its settings are these.
 

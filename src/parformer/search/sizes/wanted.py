@@ -14,11 +14,11 @@ from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.measure.profile import BlockRange, Sizes
 from parformer.measure.readings import Meter, Step
+from parformer.records import Json
 from parformer.search.limits import Limit, as_option, in_words
 from parformer.search.sizes.evolution import Plan
 from parformer.search.sizes.objectives import CLOCKED, Candidate, Figures, countable
 from parformer.search.sizes.quality import Grading
-from parformer.search.sizes.record import Json
 from parformer.search.sizes.space import SearchSpace, read_space
 
 WHOLE = 24
