@@ -138,7 +138,7 @@ def test_measure_compares_small_models(capsys: pytest.CaptureFixture[str]) -> No
         (["cost"], "MODEL", "--help"),
         (["cots"], "cots", "--help"),
         (["fit", "--tiem", "3m"], "--tiem", "'parformer fit --help'"),
-        (["search", "pareto", "--tiem", "3m"], "--tiem", "'parformer search pareto --help'"),
+        (["search", "pareto", "--tiem", "3m"], "--tiem", "'parformer search sizes --help'"),
         (["cost", "no-such-model"], "no-such-model", "the nearest are"),
         (["design"], "--par", "give one of"),
         ([], "VERB", "--help"),

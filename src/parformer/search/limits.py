@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
+from parformer.records import Record
 
 METRICS = ("latency", "memory", "flops", "parameters", "state")
 """What can be limited: seconds of a step, bytes at its worst moment, FLOPs of a step, parameters,
@@ -50,7 +51,7 @@ _AMOUNT = re.compile(r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,2})?)\s*([A-Za-zµ]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Record):
     """An upper bound; a relative one is a multiple of what the baseline costs."""
 
     metric: str

@@ -30,7 +30,6 @@ from parformer.search.sizes.space import Genome, read_space
 from parformer.search.sizes.study import join_study, open_study
 from parformer.search.sizes.summarise import savings, summarise
 from parformer.search.sizes.wanted import Wanted
-from parformer.search.sizes.workers import search_together
 
 TINY = {
     "name": "tiny",
@@ -177,14 +176,14 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     asked = wish(objectives=("quality", "flops"), plan=Plan.sized(5, 2))
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    one = search_together(asked, tmp_path / "one")
-    two = search_together(asked, tmp_path / "two", workers=2)
+    one = search_front(asked, tmp_path / "one")
+    two = search_front(asked, tmp_path / "two", workers=2)
     assert outcome(one) == outcome(two)
 
 
 def test_several_workers_need_a_storage_for_several(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="3 workers need a study that several processes"):
-        search_together(wish(), tmp_path, workers=3, storage="memory")
+        search_front(wish(), tmp_path, workers=3, storage="memory")
 
 
 def test_every_candidate_can_be_measured_instead(tmp_path: Path) -> None:

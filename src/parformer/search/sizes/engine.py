@@ -7,13 +7,16 @@ same folder goes on where it stopped, alone or beside others.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from parformer.config import ModelConfig
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, ParformerError
 from parformer.events import Watch
 from parformer.measure.device import Device
 from parformer.measure.profile import Profile, profile_device
@@ -25,7 +28,8 @@ from parformer.search.sizes.objectives import Candidate, Clock, Pricing, minimis
 from parformer.search.sizes.quality import make_quality
 from parformer.search.sizes.record import Outcome, Record
 from parformer.search.sizes.space import Genome
-from parformer.search.sizes.study import Study, open_study
+from parformer.search.sizes.storage import read_address
+from parformer.search.sizes.study import Study, join_study, open_study
 from parformer.search.sizes.wanted import (
     Wanted,
     nothing_within,
@@ -40,6 +44,8 @@ NAME = "pareto"
 MEASURED = "measured.jsonl"
 ROUGH = 0.1
 """Predictions that are off by more than this were made from a bad measurement."""
+PATIENCE = 10.0
+"""Seconds that helpers get to finish what they are at."""
 ENOUGH = 5
 """Generations after which limits that nothing keeps to are given up."""
 
@@ -86,14 +92,20 @@ def search_front(
     device: Device | None = None,
     watch: Watch | None = None,
     stop: Callable[[], bool] = lambda: False,
-    opened: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    workers: int = 1,
     cache: Path | None = None,
 ) -> Ended:
     """Work a study off, alone or beside others; what is stored already is not done again.
 
-    `opened` is called once others may join, and what it returns when the study is worked off.
+    `workers` is how many processes of this machine take part.
     """
     watch = watch or Watch()
+    address = storage or default_storage(path)
+    if workers > 1 and read_address(address).kind == "memory":
+        raise ConfigError(
+            f"{workers} workers need a study that several processes can write to; "
+            "give --storage sqlite:FILE or postgresql://…"
+        )
     began = time.monotonic()
     limits: dict[str, float] = {}
     if wanted.limits:  # a limit that was a multiple must be the same when the search goes on
@@ -116,15 +128,44 @@ def search_front(
         "limits_here": limits,
         "profile": None if profile is None else profile.to_dict(),
     }
-    address = storage or default_storage(path)
     with open_study(address, name, settings, slots=wanted.plan.slots) as study:
-        closed = opened()
-        try:
+        with helpers(address, name, workers - 1):
             work_off(study, wanted, limits, clock_of(wanted, profile, meter), watch, stop)
-        finally:
-            closed()
         seconds = {"profile": profiled - began, "search": time.monotonic() - profiled}
         return ending(study, wanted, limits, profile, seconds)
+
+
+@contextmanager
+def helpers(storage: str, name: str, count: int) -> Iterator[None]:
+    """Processes of this machine that help with a study for the while.
+
+    On another machine `parformer search join --storage ADDRESS` does the same.
+    """
+    context = multiprocessing.get_context("spawn")
+    started = [
+        context.Process(target=help_with, args=(storage, name, os.getpid()), daemon=True)
+        for _ in range(count)
+    ]
+    for helper in started:
+        helper.start()
+    try:
+        yield
+    finally:
+        for helper in started:
+            helper.join(PATIENCE)
+            if helper.is_alive():
+                helper.terminate()
+                helper.join(PATIENCE)
+
+
+def help_with(storage: str, name: str, parent: int) -> None:
+    """One helper's whole life; it ends with the process that started it."""
+    import torch
+
+    torch.set_num_threads(1)
+    # Ctrl-C reaches all processes of a terminal, and the first one speaks for all
+    with suppress(KeyboardInterrupt, ParformerError), join_study(storage, name) as study:
+        join_search(study, stop=lambda: os.getppid() != parent)
 
 
 def join_search(

@@ -14,14 +14,13 @@ from parformer.events import Listener, Watch, nobody
 from parformer.measure import readings
 from parformer.measure.device import Device
 from parformer.report.pareto import pareto_page
-from parformer.search.sizes.engine import MEASURED, OLD_STUDY, STUDY
+from parformer.search.sizes.engine import MEASURED, OLD_STUDY, STUDY, search_front
 from parformer.search.sizes.remote import RemoteMeter
 from parformer.search.sizes.request import SizesRequest
 from parformer.search.sizes.result import SizesResult
 from parformer.search.sizes.storage import read_address
 from parformer.search.sizes.summarise import summarise
 from parformer.search.sizes.wanted import Wanted
-from parformer.search.sizes.workers import search_together
 from parformer.store.files import replace_file
 from parformer.train.run import only_one
 from parformer.verbs import requested
@@ -45,7 +44,7 @@ def search_sizes(
         tell.notice(about(wanted, path))
         meter, device = meter_of(request, wanted, tell)
         try:
-            ended = search_together(
+            ended = search_front(
                 wanted,
                 path,
                 storage=request.storage,

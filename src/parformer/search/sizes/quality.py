@@ -10,9 +10,8 @@ parformer.errors.ConfigError: decoder-parameters ranks models of one mix of bloc
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from parformer.config import ModelConfig
 from parformer.costs import ModelCost
@@ -20,7 +19,7 @@ from parformer.errors import ConfigError
 from parformer.events import Watch
 from parformer.fields import check_names, fit_fields
 from parformer.recipe import Recipe, read_recipe
-from parformer.records import Json
+from parformer.records import Json, Record
 from parformer.search.ranking.proxies import (
     COUNTS,
     PROXIES,
@@ -38,7 +37,7 @@ from parformer.train.plan import fit_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grading:
+class Grading(Record):
     """Which proxy, and what it works on."""
 
     proxy: str = "decoder-parameters"
@@ -65,14 +64,6 @@ class Grading:
     def expensive(self) -> bool:
         """Whether models have to be built for it."""
         return self.proxy not in COUNTS
-
-    def to_dict(self) -> Json:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Json) -> Self:
-        check_names(values, [field.name for field in fields(cls)], "field of a proxy")
-        return cls(**values)
 
 
 def make_quality(grading: Grading, like: ModelConfig) -> Quality:

@@ -6,7 +6,7 @@ A study keeps it, so workers on other machines need the study's address and noth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from random import Random
 
 from parformer.config import ModelConfig
@@ -56,7 +56,7 @@ class Wanted:
         return {
             "space": self.space.to_dict(),
             "objectives": list(self.objectives),
-            "limits": [asdict(limit) for limit in self.limits],
+            "limits": [limit.to_dict() for limit in self.limits],
             "proxy": self.grading.to_dict(),
             "sampler": self.sampler,
             "plan": plan,
@@ -74,7 +74,7 @@ class Wanted:
             plan=Plan(**settings["plan"], iterations=iterations),
             step=Step.from_dict(settings["step"]),
             objectives=tuple(settings["objectives"]),
-            limits=tuple(Limit(**limit) for limit in settings["limits"]),
+            limits=tuple(map(Limit.from_dict, settings["limits"])),
             grading=Grading.from_dict(settings["proxy"]),
             sampler=settings["sampler"],
             latency_by=settings["latency_by"],
