@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,9 +13,11 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parformer.blocks import BlockState, Context
+from parformer.blocks import BlockState, Context, Source
+from parformer.blocks.places import Places, sinusoids
 from parformer.config import ModelConfig
-from parformer.model import Model, build, sinusoids
+from parformer.model import Model, build
+from parformer.pattern import Pattern
 
 # A slow machine is no failure, and the same examples run everywhere.
 settings.register_profile(
@@ -32,6 +35,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 torch.set_num_threads(1)  # such small products only lose by being shared out
 
 
+SOURCE = 6
+"""Tokens that an encoder has read."""
+
+
 def small_config(family: str, **changes: Any) -> ModelConfig:
     """A configuration that is quick to build: width 12, three heads of width 4."""
     values: dict[str, Any] = {
@@ -44,7 +51,10 @@ def small_config(family: str, **changes: Any) -> ModelConfig:
     }
     if family != "transformer-xl":
         values["max_len"] = 64
-    return ModelConfig.from_dict(values | changes)
+    values |= changes
+    if Pattern.parse(values["pattern"]).letters == "c":
+        values["pattern"] = "f | c"  # which looks at an encoder
+    return ModelConfig.from_dict(values)
 
 
 @cache
@@ -84,17 +94,34 @@ def run_block(
     padding: Tensor | None = None,
 ) -> tuple[Tensor, BlockState | None]:
     """One step of a model's first block, given what a model would give it."""
-    config = model.config
-    biases = None
-    if model.content_bias is not None and model.position_bias is not None:
-        biases = (model.content_bias, model.position_bias)
-
-    def distances(count: int) -> Tensor:
-        return sinusoids(count, config.d_model, config.clamp_len).to(x_btd.dtype)
-
-    context = Context(config, memory, position, biases, padding, distances)
+    context = context_of(model, len(x_btd), memory, position, padding)
+    if state is not None and not model.training:
+        context = replace(context, source=None)  # which the block remembers
     y_btd, after = model.blocks[0](x_btd, state, context)
     return y_btd, after
+
+
+def context_of(
+    model: Model, batch: int, memory: int = 0, position: int = 0, padding: Tensor | None = None
+) -> Context:
+    """What a model tells its blocks; one with an encoder gives all texts the same source."""
+    config = model.config
+    dtype = next(model.parameters()).dtype
+    source = None
+    if model.encoder is not None:
+        one_1sd = noise(1, SOURCE, config.d_model, dtype=dtype, seed=5)
+        source = Source(one_1sd.expand(batch, -1, -1))
+    places = None
+    if config.positions == "relative":
+        biases = None
+        if model.content_bias is not None and model.position_bias is not None:
+            biases = (model.content_bias, model.position_bias)
+
+        def table(count: int, ahead: int) -> Tensor:
+            return sinusoids(count, config.d_model, config.clamp_len, ahead).to(dtype)
+
+        places = Places(table, biases)
+    return Context(memory, position, padding, source, places)
 
 
 def run_pieces(

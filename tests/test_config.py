@@ -53,7 +53,7 @@ def test_a_preset_loads_without_building_anything(
 def test_a_preset_survives_plain_values_toml_and_json(name: str) -> None:
     config = preset(name)
     values = config.to_dict()
-    assert list(values) == FIELDS
+    assert set(values) == set(FIELDS) - {"encoder"}
     assert ModelConfig.from_dict(values) == config
     assert ModelConfig.from_dict(tomllib.loads(tomli_w.dumps(values))) == config
     assert ModelConfig.from_dict(json.loads(json.dumps(values))) == config
@@ -130,12 +130,12 @@ def test_lengths_follow_from_positions(changes: dict[str, Any], memory: int, ste
 
 
 BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
-    ({"family": "gpt3"}, "'gpt3'", "'transformer-xl', 'gpt2', 'bert', 'llama'"),
+    ({"family": "gpt3"}, "'gpt3'", "'bert', 'gpt2', 'llama', 'sru', 'transformer-xl'"),
     ({"family": ["gpt2"]}, "['gpt2']", "'gpt2'"),
     ({"family": None}, "None", "'gpt2'"),
     ({"d_modle": 8}, "'d_modle'", "did you mean 'd_model'"),
-    ({"zzz": 8}, "'zzz'", "there are 46"),
-    ({3: 8}, "3", "there are 46"),
+    ({"zzz": 8}, "'zzz'", "there are 52"),
+    ({3: 8}, "3", "there are 52"),
     ({"d_model": "12"}, "'12'", "a whole number"),
     ({"d_model": 12.0}, "12.0", "a whole number"),
     ({"d_model": True}, "True", "a whole number"),
@@ -185,7 +185,14 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"tgt_len": 65}, "tgt_len 65", "raise max_len"),
     ({"same_length": True}, "'learned'", "set mem_len"),
     ({"family": "transformer-xl", "same_length": True}, "mem_len 0", "set mem_len"),
-    ({"family": "transformer-xl", "causal": False}, "relative", "positions='learned'"),
+    ({"pattern": "scf"}, "c in 'scf'", "encoder | decoder"),
+    ({"pattern": "sf | scf", "family": "bert", "max_len": 9}, "must be causal", "causal=true"),
+    ({"pattern": "cf | scf"}, "c in the encoder", "nothing to look at"),
+    ({"encoder": {"d_inner": 3}}, "no encoder in 'sf'", "encoder | decoder"),
+    ({"pattern": "s | c", "encoder": {"d_iner": 3}}, "'d_iner'", "'d_inner'"),
+    ({"pattern": "s | c", "encoder": {"d_model": 8}}, "one embedding", "the same"),
+    ({"pattern": "s | c", "encoder": {"n_head": 5}}, "5 heads", "d_head"),
+    ({"encoder": 3}, "encoder must be a table", "got 3"),
     ({"family": "transformer-xl", "d_model": 9}, "9", "try 10"),
     ({"family": "bert", "embedding": "adaptive"}, "'adaptive'", "'plain' or 'factorized'"),
     ({"head": "masked"}, "masked", "causal=false"),
@@ -207,7 +214,7 @@ def test_a_mistake_is_named_in_one_line_with_a_way_out(
 ) -> None:
     good = {"family": "gpt2", "pattern": "sf", "vocab_size": 13, "d_model": 12, "n_head": 3}
     good |= {"d_inner": 20, "max_len": 64}
-    with pytest.raises(PatternError if "pattern" in changes else ConfigError) as caught:
+    with pytest.raises((PatternError, ConfigError)) as caught:
         ModelConfig.from_dict(good | changes)
     message = str(caught.value)
     assert "\n" not in message
@@ -407,3 +414,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
         read_model(path)
     assert repr(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_is_like_its_decoder_but_sees_both_sides() -> None:
+    config = small_config("gpt2", pattern="sf | scf", encoder={"d_inner": 24})
+    assert config.source is not None
+    assert (config.source.causal, config.source.d_inner, config.source.n_head) == (False, 24, 3)
+    assert str(config.source.pattern) == "sf"
+    assert ModelConfig.from_dict(tomllib.loads(tomli_w.dumps(config.to_dict()))) == config
+    assert hash(config) == hash(config.replaced())
+    assert small_config("gpt2").source is None

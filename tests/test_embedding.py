@@ -235,7 +235,7 @@ def test_a_flat_head_scores_every_token(case: dict[str, Any]) -> None:
     model = make_flat(case)
     head, words, config = model.head, model.embedding.words, model.config
     assert isinstance(head, FlatHead)
-    assert (head.weight is words.tables[0]) == config.tie_weights
+    assert (head.out.weight is words.tables[0]) == config.tie_weights
     x_nd = noise(4, 12)
     x_ne = x_nd
     if config.head == "masked":
@@ -246,9 +246,9 @@ def test_a_flat_head_scores_every_token(case: dict[str, Any]) -> None:
         tied = config.tie_projections == "all"
         assert (head.projection is words.projections[0]) == tied
         x_ne = x_nd @ (words.projections[0] if tied else head.projection)
-    scores_nv = x_ne @ head.weight.T
+    scores_nv = x_ne @ head.out.weight.T
     if config.output_bias:
-        scores_nv = scores_nv + head.bias
+        scores_nv = scores_nv + head.out.bias
     assert_close(head.logits(x_nd), scores_nv)
 
 

@@ -467,9 +467,17 @@ REFUSALS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: make("bert", head="none")(text(), targets=text()),
         ("no head", "head='lm'"),
     ),
-    "padding for a causal model": (
-        lambda: make("llama")(text(), padding=text() > 0),
-        ("padding", "(2, 9)", "causal"),
+    "padding for a recurrence": (
+        lambda: make("sru", pattern="rf")(text(), padding=text() > 0),
+        ("padding", "(2, 9)", "recurrence (r in 'rf')"),
+    ),
+    "no source for a decoder": (
+        lambda: make("gpt2", pattern="sf | scf")(text()),
+        ("source", "first tokens"),
+    ),
+    "a source without an encoder": (
+        lambda: make("gpt2")(text(), source=text()),
+        ("no encoder", "leave it out"),
     ),
     "padding of another shape": (
         lambda: make("bert")(text(), padding=text()[:, 1:] > 0),
@@ -647,7 +655,7 @@ def storages(model: Model) -> dict[str, int]:
 
 
 TIES = {
-    "plain": [("head.weight", "embedding.words.tables.0")],
+    "plain": [("head.out.weight", "embedding.words.tables.0")],
     "adaptive": [("head.tables.0", "embedding.words.tables.0")],
     "adaptive narrow": [
         ("head.tables.0", "embedding.words.tables.0"),
@@ -659,7 +667,7 @@ TIES = {
         ("head.projections.1", "embedding.words.projections.1"),
     ],
     "factorized tied": [
-        ("head.weight", "embedding.words.tables.0"),
+        ("head.out.weight", "embedding.words.tables.0"),
         ("head.projection", "embedding.words.projections.0"),
     ],
     "untied": [],

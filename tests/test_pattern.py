@@ -64,14 +64,20 @@ def repetitive(blocks: st.SearchStrategy[BlockSpec]) -> st.SearchStrategy[Patter
     return st.lists(blocks, min_size=1, max_size=3).flatmap(of)
 
 
-def bottlenecks(patterns: st.SearchStrategy[Pattern]) -> st.SearchStrategy[BlockSpec]:
+def groups(patterns: st.SearchStrategy[Pattern]) -> st.SearchStrategy[BlockSpec]:
     small = patterns.map(lambda pattern: pattern[:4])
-    return st.builds(lambda inside: BlockSpec("<", inside=inside), small)
+    return st.one_of(
+        st.builds(lambda inside: BlockSpec("<", inside=inside), small),
+        st.builds(
+            lambda inside, n: BlockSpec("{", inside=inside, times=n), small, st.integers(1, 3)
+        ),
+    )
 
 
-patterns = repetitive(plain_blocks)
+stacks = repetitive(plain_blocks)
 for _ in range(2):
-    patterns = repetitive(st.one_of(plain_blocks, bottlenecks(patterns)))
+    stacks = repetitive(st.one_of(plain_blocks, groups(stacks)))
+patterns = st.one_of(stacks, st.builds(lambda one, two: Pattern(two.blocks, one), stacks, stacks))
 
 
 class TwoLines:
@@ -118,7 +124,7 @@ def spelled_out(blocks: list[BlockSpec]) -> str:
                 best = max(best, (length * times, -length, times))
         covered, length, times = best[0] or 1, -best[1] or 1, best[2] or 1
         unit = blocks[at : at + length]
-        plain = times == 1 and unit[0].letter != "<"
+        plain = times == 1 and unit[0].letter not in ("<", "{")
         text = spelled_out_unit(unit)
         if length == 1 and unit[0].letter == "<" and times > 1:
             text = f"{text}x{times}"
@@ -132,11 +138,16 @@ def spelled_out(blocks: list[BlockSpec]) -> str:
     return " ".join(pieces)
 
 
+def spelled_out_group(block: BlockSpec) -> str:
+    assert block.inside is not None
+    inside = spelled_out_unit(list(block.inside))
+    if block.letter == "<":
+        return f"<{inside}>"
+    return f"{{{inside}}}" + (f"x{block.times}" if block.times > 1 else "")
+
+
 def spelled_out_unit(blocks: list[BlockSpec]) -> str:
-    plain = "".join(
-        f"<{spelled_out_unit(list(block.inside))}>" if block.inside else str(block)
-        for block in blocks
-    )
+    plain = "".join(spelled_out_group(block) if block.inside else str(block) for block in blocks)
     return plain if len(blocks) == 1 else min(plain, spelled_out(blocks), key=len)
 
 
@@ -154,7 +165,7 @@ def test_a_printed_pattern_reads_back_as_itself(pattern: Pattern) -> None:
 
 
 @unhurried
-@given(patterns)
+@given(stacks)
 def test_printing_follows_the_rule_word_for_word(pattern: Pattern) -> None:
     assert str(pattern) == spelled_out(list(pattern))
 
@@ -203,7 +214,7 @@ def test_the_canonical_form(written: str, printed: str) -> None:
 @pytest.mark.parametrize(
     ("text", "column", "says"),
     [
-        ("sfqf", 3, ["unknown block 'q'", "'sfqf'", "known blocks: a f i r s"]),
+        ("sfqf", 3, ["unknown block 'q'", "'sfqf'", "known blocks: a c f i r s"]),
         ("sS", 2, ["unknown block 'S'"]),
         ("s3", 2, ["unknown block '3'"]),
         ("s\n\nq", 4, ["unknown block 'q'", r"'s\n\nq'"]),
@@ -364,7 +375,7 @@ def test_exactly_the_largest_text_is_read() -> None:
         (lambda: Pattern([s]) * -1, "at least one"),
         (lambda: Pattern([s]) * 10**30, "more than 4,096"),
         (lambda: Pattern([s, f])[2:], "at least one"),
-        (lambda: BlockSpec("q"), "unknown block 'q'; known blocks: a f i r s"),
+        (lambda: BlockSpec("q"), "unknown block 'q'; known blocks: a c f i r s"),
         (lambda: BlockSpec(3), "unknown block 3"),
         (lambda: BlockSpec(["s"]), "unknown block ['s']"),
         (lambda: BlockSpec("<"), "a pattern inside"),
@@ -440,7 +451,7 @@ def test_blocks_and_patterns_do_not_change() -> None:
 
 
 @unhurried
-@given(patterns)
+@given(stacks)
 def test_a_pattern_is_a_sequence(pattern: Pattern) -> None:
     blocks = list(pattern)
     assert len(pattern) == len(blocks)
@@ -654,3 +665,55 @@ def test_a_pattern_needs_nothing_but_python() -> None:
         "import sys, parformer.pattern; sys.exit(any(m in sys.modules for m in ['torch', 'numpy']))"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+# Groups that share, and two stacks
+
+
+def test_a_shared_group_is_one_block_that_runs_several_times() -> None:
+    pattern = Pattern.parse("{sf}x12 f")
+    assert [block.letter for block in pattern] == ["{", "f"]
+    assert pattern[0].times == 12
+    assert (pattern.size, pattern.count("s"), pattern.count("f")) == (26, 12, 13)
+    assert "".join(block.letter for block in pattern.steps) == "sf" * 12 + "f"
+    assert str(Pattern.parse("{sf}x2{sf}x2")) == "({sf}x2)x2"
+    assert Pattern.parse("{sf}x2") != Pattern.parse("(sf)x2")
+
+
+def test_a_bar_stands_between_encoder_and_decoder() -> None:
+    pattern = Pattern.parse("(sf)x2|scfscf")
+    assert str(pattern) == "(sf)x2 | (scf)x2"
+    assert pattern.encoder == Pattern.parse("sfsf")
+    assert (len(pattern), pattern.size, pattern.count("s")) == (6, 10, 4)
+    assert pattern != Pattern.parse("(scf)x2")
+    assert pattern.without_identity() == pattern
+    assert describe(pattern).startswith("Encoder: 4 blocks")
+    assert "Decoder: 6 blocks" in describe(pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("s|f|s", "a second '|' at column 4"),
+        ("(s|f)", "unpaired '(' at column 1"),
+        ("|s", "no block at column 1"),
+        ("s|", "no block at column 2"),
+        ("{}x2", "empty group at column 1"),
+        ("{s)", "unpaired ')' at column 3"),
+        ("{s}x0", "count 0 at column 5"),
+        ("{sf}x4000", "8,000 blocks or more"),
+        ("{s}x4000 | {s}x4000", "blocks or more"),
+    ],
+)
+def test_groups_and_bars_that_cannot_be_are_refused(text: str, says: str) -> None:
+    assert says in refusal(lambda: Pattern.parse(text))
+
+
+def test_group_blocks_check_what_they_are_made_of() -> None:
+    inside, both = Pattern.parse("sf"), Pattern.parse("s | f")
+    assert "runs 0 times" in refusal(lambda: BlockSpec("{", inside=inside, times=0))
+    assert "runs 2 times" in refusal(lambda: BlockSpec("<", inside=inside, times=2))
+    assert "only '{' repeats" in refusal(lambda: BlockSpec("s", times=2))
+    assert "stands outside" in refusal(lambda: BlockSpec("{", inside=both))
+    assert "encoder of an encoder" in refusal(lambda: Pattern(inside, both))
+    assert "no words for an encoder" in refusal(both.to_megatron)

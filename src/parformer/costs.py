@@ -9,10 +9,11 @@ Parameters, FLOPs per step and bytes of state, exactly; two FLOPs per multiply-a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from parformer.blocks.base import Cost, Shape, find_block, norm_parameters
+from parformer.blocks.base import Cost, Shape
+from parformer.blocks.stack import stack_costs, stack_parameters
 from parformer.config import ModelConfig
 from parformer.embedding import embedding_cost, head_cost
 from parformer.errors import ConfigError
@@ -49,6 +50,8 @@ class ModelCost:
     blocks: tuple[Row, ...]
     embedding: Cost
     head: Cost
+    encoder: Cost
+    """What reading a source takes, once."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -64,26 +67,22 @@ def cost(
     tgt_len: int | None = None,
     mem_len: int | None = None,
     batch: int = 1,
+    src_len: int | None = None,
 ) -> ModelCost:
     """Price one step of `tgt_len` new tokens after `mem_len` remembered ones.
 
     What is left out comes from the configuration. The adaptive head's rare clusters are
-    priced for the shares in `embedding.TAIL_SHARES`.
+    priced for the shares in `embedding.TAIL_SHARES`. A model with an encoder reads `src_len`
+    tokens of source in its first step, which is the one that `flops` prices; `flops_cached` is
+    that of a later one.
     """
-    shape = step_shape(config, tgt_len, mem_len, batch)
-    priced: dict[object, Cost] = {}
-    rows = []
-    total = Cost()
-    for index, spec in enumerate(config.pattern):
-        if spec not in priced:
-            priced[spec] = find_block(spec).cost(config, spec.options, shape)
-        rows.append(Row(index, str(spec), priced[spec]))
-        total += priced[spec]
-    stack = total.parameters
-    if config.positions == "relative" and config.position_bias == "shared":
-        stack += 2 * config.n_head * config.head_width(config.n_head)
-    if config.final_norm:
-        stack += norm_parameters(config)
+    shape = step_shape(config, tgt_len, mem_len, batch, src_len)
+    seen: set[str] = set()
+    encoder = encoder_cost(config, shape, seen)
+    prices = list(stack_costs(config, config.pattern, shape, seen))
+    rows = [Row(i, str(s), p) for i, (s, p) in enumerate(zip(config.pattern, prices, strict=True))]
+    total = sum(prices, encoder)
+    stack = total.parameters + stack_parameters(config)
     words, head = embedding_cost(config, shape), head_cost(config, shape)
     return ModelCost(
         parameters=stack + words.parameters + head.parameters,
@@ -98,10 +97,29 @@ def cost(
         blocks=tuple(rows),
         embedding=words,
         head=head,
+        encoder=encoder,
     )
 
 
-def step_shape(config: ModelConfig, tgt_len: int | None, mem_len: int | None, batch: int) -> Shape:
+def encoder_cost(config: ModelConfig, shape: Shape, seen: set[str]) -> Cost:
+    """What reading the source takes, once: its embedding and its stack."""
+    source = config.source
+    if source is None:
+        return Cost()
+    whole = Shape(shape.batch, shape.source, 0, 0)
+    words = embedding_cost(config, whole).shared()
+    blocks = sum(stack_costs(source, source.pattern, whole, seen), words)
+    total = blocks + Cost(stack_parameters(source))
+    return replace(total, flops_cached=0)
+
+
+def step_shape(
+    config: ModelConfig,
+    tgt_len: int | None,
+    mem_len: int | None,
+    batch: int,
+    src_len: int | None = None,
+) -> Shape:
     """The step to price or measure, with what is left out taken from the configuration."""
     time = config.step_len if tgt_len is None else tgt_len
     past = (config.mem_len if config.causal else 0) if mem_len is None else mem_len
@@ -113,4 +131,9 @@ def step_shape(config: ModelConfig, tgt_len: int | None, mem_len: int | None, ba
             "lower one of them or raise max_len"
         )
     memory = past if config.positions in ("relative", "none") else config.memory
-    return Shape(batch, time, past, memory)
+    if config.source is None:
+        if src_len:
+            raise ConfigError(f"a model without an encoder reads no source, got src_len {src_len}")
+        return Shape(batch, time, past, memory)
+    source = config.source.step_len if src_len is None else src_len
+    return Shape(batch, time, past, memory, source)

@@ -10,12 +10,14 @@ adaptive head pays for rare words only where they occur: its loss goes cluster b
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.blocks.base import ACTIVATIONS, Cost, Shape, linear_cost, make_norm, norm_parameters
+from parformer.blocks.base import Cost, Shape, linear_cost, make_norm, norm_parameters
+from parformer.blocks.linear import ACTIVATIONS, Linear
 from parformer.config import ModelConfig
 from parformer.errors import InputError
 from parformer.kernels.entropy import cross_entropy
@@ -149,13 +151,13 @@ class FlatHead(Head):
     def __init__(self, config: ModelConfig, words: WordEmbedding) -> None:
         super().__init__()
         width = config.embed_width
-        tied = words.tables[0] if config.tie_weights else None
-        self.weight = nn.Parameter(torch.empty(config.vocab_size, width)) if tied is None else tied
-        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.output_bias else None
+        self.out = Linear(width, config.vocab_size, bias=config.output_bias)
+        if config.tie_weights:
+            self.out.weight = cast(nn.Parameter, words.tables[0])
         self.projection: nn.Parameter | None = None
-        self.transform: nn.Linear | None = None
+        self.transform: nn.Module | None = None
         if config.head == "masked":
-            self.transform = nn.Linear(config.d_model, width)
+            self.transform = Linear(config.d_model, width)
             self.activation = ACTIVATIONS[config.activation]
             self.norm = make_norm(config, width)
         elif width != config.d_model:
@@ -170,7 +172,8 @@ class FlatHead(Head):
             x_btd = self.norm(self.activation(self.transform(x_btd)))
         elif self.projection is not None:
             x_btd = x_btd @ self.projection
-        return linear(x_btd, self.weight, self.bias)
+        logits_btv: Tensor = self.out(x_btd)
+        return logits_btv
 
     def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
         return cross_entropy(widen(self.logits(x_nd)), targets_n)

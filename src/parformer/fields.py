@@ -103,6 +103,8 @@ def fit_type(name: str, value: Any, hint: Any) -> Any:
     if type(None) in typing.get_args(hint):  # what may be left open
         (hint,) = (one for one in typing.get_args(hint) if one is not type(None))
         return None if value is None else fit_type(name, value, hint)
+    if hint is Any:
+        return value
     if origin is Literal:
         allowed = typing.get_args(hint)
         if value in allowed:

@@ -14,99 +14,53 @@ torch.Size([1, 16, 256])
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.blocks.base import Block, BlockState, Context, Linear, find_block, make_norm
-from parformer.blocks.sru import Recurrent
+from parformer.blocks.base import Context, Source
+from parformer.blocks.linear import Linear
+from parformer.blocks.stack import Remembered, Stack
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.embedding import IGNORE, Embedding, Head, check_tokens, make_head
+from parformer.embedding import IGNORE, Embedding, Head, make_head
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
+from parformer.first_weights import initialise
+from parformer.inputs import check_inputs, check_state
+from parformer.state import Output, State
 from parformer.store import folder
 
 MAX_PARAMETERS = 2**40
 """More than anyone builds: beyond it a size is a slip of the pen, or hostile."""
 
-DROPPED_AT_THE_END = ("transformer-xl", "sru")
-"""Families whose authors drop some of what the head reads, too."""
-
 WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What a weight may be kept as."""
+BUFFER_TYPES = (*WEIGHT_TYPES, torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool)
+"""What anything else that belongs to a model may be kept as: masks, scales, small numbers."""
+
+RENAMED = {"head.weight": "head.out.weight", "head.bias": "head.out.bias"}
+"""What some weights of version 0.1 are called today."""
+
+Step: TypeAlias = tuple[Tensor, Remembered, Tensor | None, Tensor | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """What a model remembers of the text so far. Give it back with the tokens that follow."""
+class Model(Stack):
+    """A stack that reads tokens, and says what comes next or what was masked."""
 
-    batch: int
     config: ModelConfig
-    """The model that it belongs to."""
-    memory: int
-    """Tokens that the blocks may keep."""
-    position: int
-    """Tokens read so far, within the window where positions are learned."""
-    blocks: tuple[BlockState | None, ...]
-    window_bt: Tensor | None = None
-    """The tokens themselves, where learned positions may have to read them again."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of everything remembered in the blocks."""
-        return sum(block.bytes for block in self.blocks if block is not None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Output:
-    """What a step gives."""
-
-    hidden: Tensor
-    """(batch, time, width) before the head."""
-    state: State | None
-    logits: Tensor | None = None
-    """(batch, time, vocabulary), when no targets were given."""
-    loss: Tensor | None = None
-    """Mean negative log-probability of the targets that count."""
-    losses: Tensor | None = None
-    """(batch, time), 0 where a target does not count."""
-    pooled: Tensor | None = None
-    """(batch, width), for models with a pooler."""
-
-
-Step: TypeAlias = tuple[Tensor, tuple[BlockState | None, ...], Tensor | None, Tensor | None]
-
-
-class Model(nn.Module):
-    """A language model that follows its pattern."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.config = config
         self.embedding = Embedding(config)
-        self.blocks = nn.ModuleList(
-            find_block(spec)(config, spec.options)  # type: ignore[call-arg]
-            for spec in config.pattern
-        )
-        if config.family == "sru":
-            # its authors drop what the last block gives only once, on the way to the head
-            cast(Block, self.blocks[-1]).dropout = 0.0
-        self.final_norm = make_norm(config) if config.final_norm else None
+        self.encoder = None if config.source is None else Stack(config.source)
+        self.make_blocks(config, {})
         self.head = make_head(config, self.embedding.words)
-        self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
-        self.content_bias: nn.Parameter | None = None
-        self.position_bias: nn.Parameter | None = None
-        if config.positions == "relative" and config.position_bias == "shared":
-            inside = config.n_head * config.head_width(config.n_head)
-            self.content_bias = nn.Parameter(torch.empty(inside))
-            self.position_bias = nn.Parameter(torch.empty(inside))
-        self._sinusoids: Tensor | None = None
+        self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         self._compiled: Callable[..., Step] | None = None
 
     def compile(self, *args: Any, **options: Any) -> None:
@@ -118,7 +72,7 @@ class Model(nn.Module):
         """
         self._compiled = torch.compile(self._step, *args, **options)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         tokens: Tensor,
         state: State | None = None,
@@ -126,37 +80,48 @@ class Model(nn.Module):
         *,
         token_types: Tensor | None = None,
         padding: Tensor | None = None,
+        source: Tensor | Source | None = None,
+        source_padding: Tensor | None = None,
         last_only: bool = False,
     ) -> Output:
         """Read tokens after what `state` remembers; give logits, or the loss of `targets`.
 
-        `padding` (batch, time) is true where there is a token, for models that see both
-        sides. `last_only` gives the logits of the last token alone, as generation needs them.
+        `padding` (batch, time) is true where there is a token. A model with an encoder gets its
+        `source` (batch, source) with the first tokens, as tokens or as `encode` read it.
+        `last_only` gives the logits of the last token alone, as generation needs them.
         """
-        self._check_inputs(tokens, state, targets, token_types, padding)
+        check_inputs(self.config, tokens, targets, token_types, padding)
         if state is None:
             state = self.initial_state(tokens.shape[0])
+        else:
+            check_state(self.config, state, tokens.shape[0], training=self.training)
+        if isinstance(source, Tensor):
+            source = self.encode(source, source_padding)
         fresh = tokens.shape[1]
         window = tokens
+        present = all_present(state, tokens, padding)
         if self.config.positions == "learned":
             state, tokens, window = self._slide(state, tokens)
         if self._compiled is not None and self.config.positions == "relative":
-            self._extend_sinusoids(tokens.shape[1] + min(state.position, state.memory))
+            self._extend_all(tokens.shape[1] + min(state.position, state.memory))
         # losses belong to the step where their shapes follow from the shapes of the tokens
         counted_n = None
         if targets is not None and self.head is not None and self.head.regular:
             counted_n = self._all_counted(targets, tokens)
         step = self._step if self._compiled is None else self._fitting_step(state)
-        x_btd, after, pooled, losses_n = step(
-            tokens, state.blocks, state.memory, state.position, token_types, padding, counted_n
-        )
+        keys = tokens.shape[1] + min(state.position, state.memory)
+        seen = None if present is None else present[:, -keys:]
+        context = Context(state.memory, state.position, seen, source)
+        x_btd, after, pooled, losses_n = step(tokens, state.blocks, context, token_types, counted_n)
         if tokens.shape[1] > fresh:
             x_btd = x_btd[:, -fresh:]
         new = None
         if self.config.causal:
             keep = window if self.config.positions == "learned" else None
+            if present is not None:
+                present = present[:, -state.memory :] if state.memory else None
             position = state.position + tokens.shape[1]
-            new = State(state.batch, self.config, state.memory, position, after, keep)
+            new = State(state.batch, self.config, state.memory, position, after, keep, present)
         if losses_n is not None and targets is not None:
             losses_bt = losses_n.view(targets.shape)
             return Output(x_btd, new, loss=losses_n.mean(), losses=losses_bt, pooled=pooled)
@@ -185,17 +150,18 @@ class Model(nn.Module):
     def _step(
         self,
         tokens: Tensor,
-        before: tuple[BlockState | None, ...],
-        memory: int,
-        position: int,
+        before: Remembered,
+        context: Context,
         token_types: Tensor | None,
-        padding: Tensor | None,
         targets_n: Tensor | None,
     ) -> Step:
         """The numbers of one step: hidden, what blocks remember, pooled, losses of targets."""
-        x_btd, after = self._run(tokens, before, memory, position, token_types, padding)
+        # nobody but the stack holds on to what goes into it
+        x_btd, after = self.run(
+            self.embedding(tokens, token_types, context.position), before, context
+        )
         pooled = None if self.pooler is None else torch.tanh(self.pooler(x_btd[:, 0]))
-        if self.training and self.config.dropout and self.config.family in DROPPED_AT_THE_END:
+        if self.training and self.config.dropout and self.config.final_dropout:
             x_btd = F.dropout(x_btd, self.config.dropout)
         losses_n = None
         if targets_n is not None:
@@ -203,34 +169,15 @@ class Model(nn.Module):
             losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n)
         return x_btd, after, pooled, losses_n
 
-    def _run(
-        self,
-        tokens: Tensor,
-        before: tuple[BlockState | None, ...],
-        memory: int,
-        position: int,
-        token_types: Tensor | None,
-        padding: Tensor | None,
-    ) -> tuple[Tensor, tuple[BlockState | None, ...]]:
-        x_btd = self.embedding(tokens, token_types, position)
-        shared = self.content_bias is not None and self.position_bias is not None
-        context = Context(
-            self.config,
-            memory,
-            position,
-            cast("tuple[Tensor, Tensor]", (self.content_bias, self.position_bias))
-            if shared
-            else None,
-            padding,
-            lambda count: self._distance_embeddings(count, context),
-        )
-        after = []
-        for block, remembered in zip(self.blocks, before, strict=True):
-            x_btd, remembered = block(x_btd, remembered, context)
-            after.append(remembered)
-        if self.final_norm is not None:
-            x_btd = self.final_norm(x_btd)
-        return x_btd, tuple(after)
+    def encode(self, source: Tensor, padding: Tensor | None = None) -> Source:
+        """What an encoder makes of a source (batch, source), to be read from many times."""
+        if self.encoder is None:
+            raise InputError("this model has no encoder, so it reads no source; leave it out")
+        check_inputs(self.config, source, None, None, padding)
+        before = (None,) * len(self.encoder.blocks)
+        context = Context(memory=0, padding=padding)
+        x_bsd, _ = self.encoder.run(self.embedding(source, None, 0), before, context)
+        return Source(x_bsd, padding)
 
     def _losses(self, x_btd: Tensor, targets_bt: Tensor) -> tuple[Tensor, Tensor]:
         assert self.head is not None
@@ -250,7 +197,7 @@ class Model(nn.Module):
         losses_n = losses_s.new_zeros(flat_n.shape).index_copy(0, places_s, losses_s)
         return losses_s.mean(), losses_n.view(targets_bt.shape)
 
-    def initial_state(
+    def initial_state(  # type: ignore[override]
         self, batch: int = 1, memory: int | None = None, *, zeros: bool = False
     ) -> State:
         """The state before the first token: an empty memory, or one full of zeros.
@@ -266,11 +213,11 @@ class Model(nn.Module):
             raise InputError(f"memory must not be negative, got {memory}")
         if self.config.positions == "learned":
             memory = min(memory, self.config.max_len)
-        blocks: tuple[BlockState | None, ...] = (None,) * len(self.blocks)
+        blocks: Remembered = (None,) * len(self.blocks)
         if zeros and memory:
             if self.config.positions == "learned" or not self.config.causal:
                 raise InputError("zeros=True needs a model with segment memory (transformer-xl)")
-            blocks = tuple(cast(Block, block).zeros(batch, memory) for block in self.blocks)
+            blocks = self.zeros(batch, memory)
         return State(batch, self.config, memory, 0, blocks)
 
     def _slide(self, state: State, tokens: Tensor) -> tuple[State, Tensor, Tensor]:
@@ -292,91 +239,11 @@ class Model(nn.Module):
         window = window[:, -limit:]
         return self.initial_state(state.batch, state.memory), window, window
 
-    def _distance_embeddings(self, count: int, context: Context) -> Tensor:
-        """Sinusoids of the distances count−1 … 0, with one dropout mask per step."""
-        table: Tensor = context.once(("sinusoids", count), lambda: self._sinusoid_table(count))
-        return table
-
-    def _sinusoid_table(self, count: int) -> Tensor:
-        if self._sinusoids is None or self._sinusoids.shape[0] < count:
-            self._extend_sinusoids(count)
-        known = cast(Tensor, self._sinusoids)
-        table = known[known.shape[0] - count :].to(self.embedding.words.tables[0].dtype)
-        if self.training and self.config.dropout:
-            return F.dropout(table, self.config.dropout)
-        return table
-
-    def _extend_sinusoids(self, count: int) -> None:
-        """Have as many at hand; outside of a graph, where what a module keeps may change."""
-        device = self.embedding.words.tables[0].device
-        known = self._sinusoids
-        if known is None or known.shape[0] < count or known.device != device:
-            with torch.inference_mode(False):  # training may need them after an evaluation
-                known = sinusoids(max(count, 64), self.config.d_model, self.config.clamp_len)
-                self._sinusoids = known.to(device)
-
-    def _check_inputs(
-        self,
-        tokens: Tensor,
-        state: State | None,
-        targets: Tensor | None,
-        token_types: Tensor | None,
-        padding: Tensor | None,
-    ) -> None:
-        config = self.config
-        check_tokens(tokens, config.vocab_size, "tokens")
-        if targets is not None:
-            if targets.shape != tokens.shape:
-                raise InputError(
-                    f"targets have shape {tuple(targets.shape)}, tokens {tuple(tokens.shape)}; "
-                    "they must agree"
-                )
-            if self.head is None:
-                raise InputError("this model has no head; build it with head='lm' or 'masked'")
-            check_tokens(targets.masked_fill(targets == IGNORE, 0), config.vocab_size, "targets")
-        if token_types is not None:
-            if not config.token_types:
-                raise InputError("this model has no token types; set token_types=2 to build them")
-            check_tokens(token_types, config.token_types, "token_types")
-            if token_types.shape != tokens.shape:
-                raise InputError(
-                    f"token_types have shape {tuple(token_types.shape)}, tokens "
-                    f"{tuple(tokens.shape)}; they must agree"
-                )
-        if padding is not None:
-            if config.causal:
-                raise InputError(
-                    f"padding of shape {tuple(padding.shape)} is for models that see both sides; "
-                    "this one is causal, so put what does not count last and leave padding out"
-                )
-            if padding.shape != tokens.shape or padding.dtype != torch.bool:
-                raise InputError(
-                    f"padding must be torch.bool with the shape of tokens {tuple(tokens.shape)}, "
-                    f"got {padding.dtype} of shape {tuple(padding.shape)}"
-                )
-        if state is not None:
-            self._check_state(state, tokens.shape[0])
-
-    def _check_state(self, state: State, batch: int) -> None:
-        if not self.config.causal:
-            raise InputError("a model that sees both sides carries no state; leave it out")
-        if state.batch != batch:
-            raise InputError(
-                f"the state belongs to a batch of {state.batch}, the tokens to one of {batch}; "
-                "start with initial_state or use the same batch"
-            )
-        if state.config is not self.config and state.config != self.config:
-            raise InputError(
-                f"the state belongs to another model, {state.config.family} "
-                f"{str(state.config.pattern)!r} of width {state.config.d_model}, this one is "
-                f"{self.config.family} {str(self.config.pattern)!r} of width "
-                f"{self.config.d_model}; start with initial_state"
-            )
-        if self.training and any(block and not block.trainable for block in state.blocks):
-            raise InputError(
-                "this state was made for inference; training starts from initial_state "
-                "or goes on with a state of its own"
-            )
+    def _extend_all(self, count: int) -> None:
+        """Have distances at hand for every stack that asks for them in the graph to come."""
+        for module in self.modules():
+            if isinstance(module, Stack) and not module.inherits:
+                module.extend_distances(count)
 
     def pack(self, rows: int) -> bool:
         """Lay the weights out for inference steps of `rows` tokens (batch × time) each.
@@ -393,18 +260,26 @@ class Model(nn.Module):
         `tokenizer` is what `Tokenizer.to_json` gives; with it the folder is all that
         generating text needs.
         """
-        weights = {name: p.detach() for name, p in self.named_parameters()}
+        weights = {name: tensor.detach() for name, tensor in named_tensors(self).items()}
         folder.write_model(Path(path), weights, self.config.to_dict(), tokenizer)
 
 
-def sinusoids(count: int, width: int, clamp_len: int) -> Tensor:
-    """Sines, then cosines, of the distances count−1 … 0 at falling rates."""
-    distance_n = torch.arange(count - 1, -1, -1.0)
-    if clamp_len >= 0:
-        distance_n = distance_n.clamp(max=clamp_len)
-    rate_k = 1 / (10_000 ** (torch.arange(0.0, width, 2.0) / width))
-    angle_nk = torch.outer(distance_n, rate_k)
-    return torch.cat((angle_nk.sin(), angle_nk.cos()), dim=-1)
+def all_present(state: State, tokens: Tensor, padding: Tensor | None) -> Tensor | None:
+    """Which of the remembered places and the new ones hold a token; None if all do."""
+    if padding is None and state.padding_bm is None:
+        return None
+    ones = tokens.new_ones(tokens.shape, dtype=torch.bool)
+    before = state.padding_bm
+    if before is None:
+        before = ones[:, :1].expand(-1, min(state.position, state.memory))
+    return torch.cat((before, ones if padding is None else padding), dim=1)
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and what else belongs to a model, each once."""
+    kept = module.state_dict(keep_vars=True)
+    buffers = {name: b for name, b in module.named_buffers() if name in kept}
+    return {**dict(module.named_parameters()), **buffers}
 
 
 def build(
@@ -431,7 +306,7 @@ def realise(
 ) -> M:
     """Give random weights to a model that was made on the device `meta`."""
     _place(outline, lambda weight: torch.empty_like(weight, device=device, dtype=dtype))
-    initialise(outline, torch.Generator(device).manual_seed(seed))
+    initialise(outline, outline.config, torch.Generator(device).manual_seed(seed))
     return outline.eval()
 
 
@@ -502,14 +377,31 @@ def _outline(config: ModelConfig) -> Model:
         return Model(config)
 
 
-def _place(model: nn.Module, make: Callable[[nn.Parameter], Tensor]) -> None:
-    """Give the weights of an outline their place; shared ones stay shared."""
-    made: dict[nn.Parameter, nn.Parameter] = {}
+def with_todays_names(tensors: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
+    """Tensors that version 0.1 wrote, under the names that are wanted now.
+
+    What an optimizer remembers of a weight has its name and more, such as `head.bias/exp_avg`.
+    """
+    named = {}
+    for name, tensor in tensors.items():
+        weight, slash, more = name.partition("/")
+        today = f"{RENAMED.get(weight, weight)}{slash}{more}"
+        named[today if name not in wanted and today in wanted else name] = tensor
+    return named
+
+
+def _place(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
+    """Give what an outline holds its place; what is shared stays shared."""
+    made: dict[Tensor, Tensor] = {}
     for module in model.modules():
         for name, outline in module.named_parameters(recurse=False, remove_duplicate=False):
             if outline not in made:
                 made[outline] = nn.Parameter(make(outline))
             setattr(module, name, made[outline])
+        temporary = module._non_persistent_buffers_set
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            if name not in temporary:
+                setattr(module, name, make(buffer))
 
 
 def _fill(
@@ -520,7 +412,8 @@ def _fill(
     device: str | torch.device,
 ) -> None:
     """Copy weights by name into an outline, once every one is there and fits."""
-    wanted = dict(model.named_parameters())
+    wanted = named_tensors(model)
+    weights = with_todays_names(weights, wanted)
     for name in sorted(wanted.keys() ^ weights.keys()):
         lost = "lack" if name in wanted else "have a surplus"
         raise refusal(f"{what} {lost} {name!r}; they belong to another configuration")
@@ -531,80 +424,13 @@ def _fill(
                 f"{what} hold {name!r} of shape {tuple(given.shape)}, the "
                 f"configuration says {tuple(outline.shape)}"
             )
-        if given.dtype not in WEIGHT_TYPES:
-            known = ", ".join(map(str, WEIGHT_TYPES))
+        fine = WEIGHT_TYPES if isinstance(outline, nn.Parameter) else BUFFER_TYPES
+        if given.dtype not in fine:
+            known = ", ".join(map(str, fine))
             raise refusal(f"{what} hold {name!r} as {given.dtype}; known: {known}")
     names = {outline: name for name, outline in wanted.items()}
     kind = torch.contiguous_format
     _place(model, lambda o: weights[names[o]].to(device, copy=True, memory_format=kind))
-
-
-@torch.no_grad()
-def initialise(model: Model, generator: torch.Generator) -> None:
-    """First weights, as each family's authors draw them, or scaled to each matrix's inputs."""
-    config = model.config
-    drawn: set[nn.Parameter] = set()
-    for module in model.modules():
-        if isinstance(module, Recurrent):
-            drawn |= module.draw(generator)
-    draw = draw_scaled if config.first_weights == "scaled" else draw_as_family
-    for name, parameter in model.named_parameters():
-        if parameter in drawn:
-            continue
-        if name.split(".")[-1] in ("bias", "cluster_bias"):
-            parameter.zero_()
-        else:
-            draw(name, parameter, config, generator)
-
-
-def draw_as_family(
-    name: str, parameter: nn.Parameter, config: ModelConfig, generator: torch.Generator
-) -> None:
-    """A weight that is no bias, as the family's authors draw it."""
-    inside = name.startswith("blocks.")
-    if "norm" in name and config.family == "transformer-xl":
-        parameter.normal_(1.0, config.init_std, generator=generator)
-    elif "norm" in name:
-        parameter.fill_(1.0)
-    elif config.family == "sru" and not inside:
-        if "projection" in name:
-            nn.init.xavier_uniform_(parameter, generator=generator)
-        else:
-            reach = math.sqrt(3 / config.d_model)
-            parameter.uniform_(-reach, reach, generator=generator)
-    elif "projection" in name:
-        parameter.normal_(0.0, config.projection_std, generator=generator)
-    elif inside and name.endswith("out.weight") and config.family == "gpt2":
-        # GPT-2 lets the sum of many residual blocks start no larger than that of one.
-        spread = config.init_std / math.sqrt(len(config.pattern))
-        parameter.normal_(0.0, spread, generator=generator)
-    else:
-        parameter.normal_(0.0, config.init_std, generator=generator)
-
-
-def draw_scaled(
-    name: str, parameter: nn.Parameter, config: ModelConfig, generator: torch.Generator
-) -> None:
-    """A weight that is no bias, such that what goes through it keeps its size.
-
-    What blocks write begins at zero: the stream of a deep stack is that of a shallow one then, and
-    no rate has to be small for its depth. Tables keep `init_std`, as heads share them.
-    """
-    inside = name.startswith("blocks.")
-    if "norm" in name:
-        parameter.fill_(1.0)
-    elif parameter.dim() < 2 or (inside and name.endswith("out.weight")):
-        parameter.zero_()
-    elif name == "embedding.positions" and parameter.shape[1] % 2 == 0:
-        # neighbours begin alike, so that attention soon finds the token before
-        count, width = parameter.shape
-        waves = sinusoids(count, width, clamp_len=-1).flip(0)
-        parameter.copy_(math.sqrt(2) * config.init_std * waves)
-    elif inside or "projection" in name:
-        spread = 1 / math.sqrt(parameter.shape[1])
-        parameter.normal_(0.0, spread, generator=generator)
-    else:
-        parameter.normal_(0.0, config.init_std, generator=generator)
 
 
 def count_parameters(module: nn.Module) -> int:

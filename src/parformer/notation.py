@@ -3,9 +3,10 @@
 The grammar, read in one pass from left to right, and the canonical form, which always
 reads back as the same blocks. What the blocks are made of is the caller's affair.
 
-    pattern = item {item}
+    pattern = [stack "|"] stack
+    stack   = item {item}
     item    = block | group
-    group   = ("(" pattern ")" | "<" pattern ">") ["x" count]
+    group   = ("(" stack ")" | "<" stack ">" | "{" stack "}") ["x" count]
     block   = letter ["[" options "]"]
 """
 
@@ -22,6 +23,7 @@ from parformer.errors import PatternError
 
 _letters = {
     "s": "self-attention",
+    "c": "cross-attention",
     "f": "feed-forward",
     "i": "identity",
     "r": "SRU recurrence",
@@ -41,13 +43,13 @@ MAX_DEPTH = 50
 Value: TypeAlias = int | float | str
 """What an option holds; a bare word, as in `y[dense]`, holds True."""
 
-_PAIRS = "groups open and close in pairs, ( ) or < >"
+_PAIRS = "groups open and close in pairs, ( ), < > or { }"
 _WORD = re.compile(r"[a-z][a-z0-9_+.-]*")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?P<decimals>(\.[0-9]{1,25})?(e[+-]?[0-9]{1,3})?)")
 _TOKEN = re.compile(
     r"""\s* (?:
-      (?P<open> [(<] )
-    | (?P<close> [)>] )  (?: \s* [x×*] \s* (?P<count> [0-9]* ) )?
+      (?P<open> [(<{] )
+    | (?P<close> [)>}] )  (?: \s* [x×*] \s* (?P<count> [0-9]* ) )?
     | (?P<letter> [a-wyz] )  (?: \s* \[ (?P<options> [^\[\]]* ) \] )?
       (?: \s* (?P<stray> [x×*] ) \s* (?P<digits> [0-9]* ) )?
     | (?P<other> \S ) )""",
@@ -154,7 +156,8 @@ def canonical(texts: Sequence[str]) -> str:
     while at < len(texts):
         length, times = _widest_repeat(word, at)
         unit = texts[at : at + length]
-        bracketed = length == 1 and unit[0].startswith("<")
+        shared = length == times == 1 and unit[0].startswith("{")
+        bracketed = shared or (length == 1 and unit[0].startswith("<"))
         plain = times == 1 and not bracketed
         pieces.append(" " if pieces and not (plain and in_run) else "")
         pieces.append(unit[0] if plain or bracketed else f"({unit_text(unit, canonical(unit))})")
@@ -208,13 +211,15 @@ class Parser(Generic[B]):
         self,
         text: str,
         make_block: Callable[[str, Options], B],
-        make_bottleneck: Callable[[list[B]], B],
+        make_group: Callable[[str, list[B], int], B],
     ) -> None:
         self.text = text
-        self.make_block, self.make_bottleneck = make_block, make_bottleneck
+        self.make_block, self.make_group = make_block, make_group
         self.groups: list[Group[B]] = [Group(at=0)]
+        self.encoder: Group[B] | None = None
 
-    def parse(self) -> list[B]:
+    def parse(self) -> tuple[list[B] | None, list[B]]:
+        """The blocks of the encoder, if there is one, and those of the stack after it."""
         if len(self.text) > MAX_CHARACTERS:
             self.refuse("text too long", MAX_CHARACTERS, f"write at most {MAX_CHARACTERS:,}")
         at, end = 0, len(self.text.rstrip())
@@ -227,6 +232,8 @@ class Parser(Generic[B]):
                 self.close(token)
             elif token["letter"] in ALPHABET:
                 self.block(token)
+            elif token["other"] == "|":
+                self.divide(token.start("other"))
             elif token["other"] in ("[", "]"):
                 way_out = "options follow their block, like s[heads=2]"
                 self.refuse(f"stray {token['other']!r}", token.start("other"), way_out)
@@ -234,12 +241,23 @@ class Parser(Generic[B]):
                 kind = "letter" if token["letter"] else "other"
                 self.refuse(f"unknown block {token[kind]!r}", token.start(kind), known_blocks())
             at = token.end()
+        encoder = None if self.encoder is None else self.encoder.blocks
+        return encoder, self.stack().blocks
+
+    def stack(self) -> Group[B]:
+        """What was read since the beginning or the bar, if it can stand by itself."""
         at = self.groups[-1].at
         if len(self.groups) > 1:
             self.refuse(f"unpaired {self.text[at]!r}", at, _PAIRS)
         if not self.groups[0].blocks:
             self.refuse("no block", at, "write at least one, like s")
-        return self.groups[0].blocks
+        return self.groups[0]
+
+    def divide(self, at: int) -> None:
+        if self.encoder is not None:
+            self.refuse("a second '|'", at, "one stands between encoder and decoder")
+        self.encoder = self.stack()
+        self.groups = [Group(at, size=self.encoder.size)]
 
     def open(self, at: int) -> None:
         if len(self.groups) > MAX_DEPTH:
@@ -249,18 +267,21 @@ class Parser(Generic[B]):
     def close(self, token: re.Match[str]) -> None:
         at, bracket, count = token.start("close"), token["close"], token["count"]
         opening = self.text[self.groups[-1].at] if len(self.groups) > 1 else ""
-        if opening + bracket not in ("()", "<>"):
+        if opening + bracket not in ("()", "<>", "{}"):
             self.refuse(f"unpaired {bracket!r}", at, _PAIRS)
         group = self.groups.pop()
         if not group.blocks:
             self.refuse("empty group", group.at, "put at least one block inside")
         if count is not None and not count.strip("0"):
             self.refuse(f"count {count[:1] or 'missing'}", token.start("count"), "write 1 or more")
-        blocks, size = group.blocks, group.size
-        if bracket == ">":
-            blocks, size = [self.make_bottleneck(blocks)], size + 1
         # nine digits are too many blocks already; Python itself refuses to read thousands
-        self.add(blocks, size, int((count or "1").lstrip("0")[:9]), at)
+        blocks, size, times = group.blocks, group.size, int((count or "1").lstrip("0")[:9])
+        if bracket == ">":
+            blocks, size = [self.make_group("<", blocks, 1)], size + 1
+        elif bracket == "}":
+            self.room(size * times, at)
+            blocks, size, times = [self.make_group("{", blocks, times)], size * times + 1, 1
+        self.add(blocks, size, times, at)
 
     def block(self, token: re.Match[str]) -> None:
         options = NO_OPTIONS if token["options"] is None else self.options(token)
@@ -288,10 +309,13 @@ class Parser(Generic[B]):
 
     def add(self, blocks: list[B], size: int, times: int, at: int) -> None:
         group = self.groups[-1]
+        self.room(group.size + size * times, at)
         group.size += size * times
-        if group.size > MAX_BLOCKS:
-            self.refuse(f"{group.size:,} blocks or more", at, f"write at most {MAX_BLOCKS:,}")
         group.blocks += blocks * times
+
+    def room(self, size: int, at: int) -> None:
+        if size > MAX_BLOCKS:
+            self.refuse(f"{size:,} blocks or more", at, f"write at most {MAX_BLOCKS:,}")
 
     def refuse(self, problem: str, at: int, way_out: str) -> NoReturn:
         raise PatternError(f"{problem}{self.place(at)}; {way_out}")

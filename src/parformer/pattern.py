@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
 from typing import overload
@@ -49,38 +49,62 @@ __all__ = [
     "sandwich",
 ]
 
+GROUPS = {"<": ("<", ">"), "{": ("{", "}")}
+"""The letters of blocks that have a pattern inside, and how they are written."""
 MEGATRON = {"s": "*", "f": "-"}
 LAYER_TYPES = {"s": "full_attention", "f": "mlp"}
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSpec:
-    """One block: a letter and its options, or a bottleneck `<` with a pattern inside."""
+    """One block: a letter and its options, or a group with a pattern inside.
+
+    A bottleneck `<` narrows the stream for its inside; `{` runs its inside several times with
+    the same weights.
+    """
 
     letter: str
     options: Mapping[str, Value] = NO_OPTIONS
     inside: Pattern | None = None
+    times: int = 1
+    """How often the inside of `{` runs."""
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, Options):
             object.__setattr__(self, "options", Options(self.options))
-        if self.letter == "<":
-            if self.options or not isinstance(self.inside, Pattern):
-                raise PatternError("a bottleneck '<' takes a pattern inside, and no options")
-            text = f"<{unit_text([str(block) for block in self.inside], str(self.inside))}>"
+        if isinstance(self.letter, str) and self.letter in GROUPS:
+            text = self._group_text()
         elif not isinstance(self.letter, str) or self.letter not in ALPHABET:
             raise PatternError(f"unknown block {shown(self.letter)}; {known_blocks()}")
         elif self.inside is not None:
-            raise PatternError(f"block {self.letter!r} with a pattern inside; only '<' takes one")
+            raise PatternError(
+                f"block {self.letter!r} with a pattern inside; only '<' and '{{' take one"
+            )
+        elif self.times != 1:
+            raise PatternError(f"block {self.letter!r} {self.times} times; only '{{' repeats")
         else:
             text = f"{self.letter}[{self.options}]" if self.options else self.letter
         object.__setattr__(self, "_text", text)
 
+    def _group_text(self) -> str:
+        opening, closing = GROUPS[self.letter]
+        if self.options or not isinstance(self.inside, Pattern):
+            raise PatternError(f"a group {opening} {closing} takes a pattern inside, no options")
+        if self.inside.encoder is not None:
+            raise PatternError(f"an encoder inside {opening} {closing}; '|' stands outside of it")
+        if type(self.times) is not int or self.times < 1 or (self.times > 1 and opening == "<"):
+            raise PatternError(
+                f"a group {opening} {closing} that runs {shown(self.times)} times; "
+                "{ } runs once or more often, < > once"
+            )
+        inside = unit_text([str(block) for block in self.inside], str(self.inside))
+        return f"{opening}{inside}{closing}" + (f"x{self.times}" if self.times > 1 else "")
+
     @property
     def size(self) -> int:
-        """How many blocks this is: itself and all that is inside."""
-        return 1 if self.inside is None else 1 + self.inside.size
+        """How many blocks this is: itself and all that run inside."""
+        return 1 if self.inside is None else 1 + self.inside.size * self.times
 
     def __str__(self) -> str:
         return self._text
@@ -98,28 +122,34 @@ class Pattern(Sequence[BlockSpec]):
     """
 
     blocks: tuple[BlockSpec, ...]
+    encoder: Pattern | None
+    """What stands before the `|`: the stack that reads the source."""
     size: int = field(compare=False)
-    """How many blocks there are, counting each bottleneck and all that is inside."""
+    """How many blocks run, counting each group as one more."""
     _text: str = field(compare=False)
 
-    def __init__(self, blocks: Iterable[BlockSpec]) -> None:
+    def __init__(self, blocks: Iterable[BlockSpec], encoder: Pattern | None = None) -> None:
         blocks = tuple(blocks)
         if not blocks:
             raise PatternError("a pattern without blocks; give at least one")
         for block in blocks:
             if not isinstance(block, BlockSpec):
                 raise PatternError(f"{shown(block)} is no BlockSpec; Pattern.parse reads text")
-        size = sum(block.size for block in blocks)
+        if encoder is not None and encoder.encoder is not None:
+            raise PatternError("an encoder of an encoder; one '|' stands between two stacks")
+        size = sum(block.size for block in blocks) + (0 if encoder is None else encoder.size)
         if size > MAX_BLOCKS:
             raise PatternError(f"more than {MAX_BLOCKS:,} blocks; write a shorter pattern")
         object.__setattr__(self, "blocks", blocks)
+        object.__setattr__(self, "encoder", encoder)
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "_text", "")
         # at worst, `ff` becomes `(f)x2 `; and parentheses alone nest at most 12 deep,
         # as each pair at least doubles the blocks: so few patterns need a look at their text
         longest = 3 * sum(len(str(block)) for block in blocks)
         if longest > MAX_CHARACTERS or any(block.inside for block in blocks):
-            steps = (1 if bracket in "(<" else -1 for bracket in re.findall("[()<>]", str(self)))
+            brackets = re.findall("[()<>{}]", str(self))
+            steps = (1 if bracket in "(<{" else -1 for bracket in brackets)
             if (depth := max(accumulate(steps), default=0)) > MAX_DEPTH:
                 raise PatternError(f"groups nested {depth} deep; nest at most {MAX_DEPTH}")
 
@@ -130,9 +160,12 @@ class Pattern(Sequence[BlockSpec]):
             return text
         if not isinstance(text, str):
             raise PatternError(f"{shown(text)} is no pattern; give a text like '(sf)x16'")
-        return cls(
-            Parser(text, BlockSpec, lambda blocks: BlockSpec("<", inside=cls(blocks))).parse()
-        )
+
+        def group(letter: str, blocks: list[BlockSpec], times: int) -> BlockSpec:
+            return BlockSpec(letter, inside=cls(blocks), times=times)
+
+        encoder, blocks = Parser(text, BlockSpec, group).parse()
+        return cls(blocks, None if encoder is None else cls(encoder))
 
     @classmethod
     def from_megatron(cls, text: str) -> Pattern:
@@ -153,24 +186,36 @@ class Pattern(Sequence[BlockSpec]):
         return _write_words(self, LAYER_TYPES)
 
     def without_identity(self) -> Pattern:
-        """The same pattern without its identity blocks, inside bottlenecks too."""
+        """The same pattern without its identity blocks, inside groups too."""
         blocks = [
-            BlockSpec("<", inside=block.inside.without_identity()) if block.inside else block
+            replace(block, inside=block.inside.without_identity()) if block.inside else block
             for block in self
             if block.letter != "i"
         ]
         if not blocks:
             raise PatternError(f"only identity blocks in {shown(str(self))}; add another block")
-        return Pattern(blocks)
+        return Pattern(blocks, self.encoder and self.encoder.without_identity())
+
+    @property
+    def steps(self) -> Iterator[BlockSpec]:
+        """Every block that runs after the `|`, in order, with groups unfolded."""
+        for block in self:
+            if block.inside is None:
+                yield block
+            else:
+                for _ in range(block.times):
+                    yield from block.inside.steps
 
     @property
     def letters(self) -> str:
-        """The letters in order, with `<` for a bottleneck."""
+        """The letters in order, with `<` and `{` for groups; those of an encoder are its own."""
         return "".join(block.letter for block in self)
 
     def count(self, letter: str) -> int:
-        """How often a letter occurs, inside bottlenecks too."""
-        return self.letters.count(letter) + sum(b.inside.count(letter) for b in self if b.inside)
+        """How often a letter runs, inside groups and in the encoder too."""
+        inside = sum(b.inside.count(letter) * b.times for b in self if b.inside)
+        before = self.encoder.count(letter) if self.encoder else 0
+        return self.letters.count(letter) + inside + before
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -186,17 +231,21 @@ class Pattern(Sequence[BlockSpec]):
         return Pattern(self.blocks[index]) if isinstance(index, slice) else self.blocks[index]
 
     def __add__(self, other: object) -> Pattern:
-        return Pattern(self.blocks + other.blocks) if isinstance(other, Pattern) else NotImplemented
+        if not isinstance(other, Pattern):
+            return NotImplemented
+        return Pattern(self.blocks + other.blocks, self.encoder or other.encoder)
 
     def __mul__(self, times: int) -> Pattern:
         # the first multiple that is too long is refused as all later ones would be
-        return Pattern(self.blocks * min(times, MAX_BLOCKS // self.size + 1))
+        return Pattern(self.blocks * min(times, MAX_BLOCKS // self.size + 1), self.encoder)
 
     __rmul__ = __mul__
 
     def __str__(self) -> str:
         if not self._text:
-            object.__setattr__(self, "_text", canonical([str(block) for block in self]))
+            text = canonical([str(block) for block in self])
+            before = "" if self.encoder is None else f"{self.encoder} | "
+            object.__setattr__(self, "_text", before + text)
         return self._text
 
     def __repr__(self) -> str:
@@ -249,11 +298,15 @@ def describe(pattern: Pattern | str) -> str:
     '24 blocks: 12 self-attention (50%), 12 feed-forward. This is the interleaved Transformer.'
     """
     pattern = Pattern.parse(pattern)
-    letters, bottlenecks = pattern.letters, pattern.count("<")
-    total = pattern.size - bottlenecks
+    if pattern.encoder is not None:
+        decoder = describe(Pattern(pattern.blocks))
+        return f"Encoder: {describe(pattern.encoder)} Decoder: {decoder}"
+    letters, bottlenecks, shared = pattern.letters, pattern.count("<"), pattern.count("{")
+    total = pattern.size - bottlenecks - shared
     text = f"{total} block{'s' * (total > 1)}"
-    if bottlenecks:
-        text += f" and {bottlenecks} bottleneck{'s' * (bottlenecks > 1)}"
+    for count, name in ((bottlenecks, "bottleneck"), (shared, "group that shares its weights")):
+        if count:
+            text += f" and {count} {name}" if count == 1 else f" and {count} {plural(name)}"
     text += ": " + ", ".join(
         f"{count} {name}" + (f" ({count / total:.0%})" if letter == "s" else "")
         for letter, name in ALPHABET.items()
@@ -261,7 +314,7 @@ def describe(pattern: Pattern | str) -> str:
     )
     until = letters.rfind("s") + 1
     rest = total - until
-    if until and rest > 1 and not bottlenecks:
+    if until and rest > 1 and not bottlenecks and not shared:
         strides = {len(between) + 1 for between in letters[: until - 1].split("s")[1:]}
         stride = max(strides, default=1)
         every = f" (every {_ordinal(stride)})" if strides == {stride} != {1} else ""
@@ -283,6 +336,10 @@ def _names(letters: str) -> Iterator[str]:
         yield f"PAR's rule for p = {p}"
 
 
+def plural(name: str) -> str:
+    return {"bottleneck": "bottlenecks"}.get(name, "groups that share their weights")
+
+
 def _ordinal(number: int) -> str:
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if 10 < number % 100 < 20 else ending}"
@@ -300,6 +357,8 @@ def _check_layers(layers: int, *, even: bool = False) -> None:
 
 
 def _write_words(pattern: Pattern, table: Mapping[str, str]) -> list[str]:
+    if pattern.encoder is not None:
+        raise PatternError(f"no words for an encoder, {shown(str(pattern))}; write one stack")
     for number, block in enumerate(pattern, start=1):
         if block.letter not in table or block.options:
             way_out = f"there are only {' '.join(table.values())}, without options"

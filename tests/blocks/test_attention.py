@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from parformer.blocks.attention import SelfAttention, align, head_sizes
+from parformer.blocks.attention import SelfAttention, head_sizes
 from parformer.blocks.memory import InputMemory, KeyValueMemory
+from parformer.blocks.relative import align
 from parformer.errors import ConfigError
 from parformer.model import Model, build
 from tests.conftest import lively, noise, run_block, small_config
@@ -275,7 +276,7 @@ def test_align_turns_columns_of_distances_into_columns_of_keys(time: int, keys: 
     scores_bhtn = noise(2, 3, time, keys).requires_grad_()
     hidden_tn = torch.arange(keys) > torch.arange(keys - time, keys)[:, None]
     mask_tn = torch.zeros(time, keys, dtype=torch.float64).masked_fill(hidden_tn, -math.inf)
-    aligned_bhtn = align(scores_bhtn, mask_tn)
+    aligned_bhtn = align(scores_bhtn, scores_bhtn.shape[-1], mask_tn)
     probe_bhtn = noise(2, 3, time, keys, seed=1).masked_fill(hidden_tn, 0)
     wanted_bhtn = torch.zeros(2, 3, time, keys, dtype=torch.float64)
     gradient_bhtn = torch.zeros_like(wanted_bhtn)
@@ -297,12 +298,12 @@ def test_align_takes_scores_in_any_layout() -> None:
     tidy_bhtn = scores_bhtn.clone(memory_format=torch.contiguous_format)
     mask_tn = noise(4, 7, seed=1)
     assert not scores_bhtn.is_contiguous()
-    assert_close(align(scores_bhtn, mask_tn), align(tidy_bhtn, mask_tn))
+    assert_close(align(scores_bhtn, 7, mask_tn), align(tidy_bhtn, 7, mask_tn))
 
 
 def test_one_query_that_sees_everything_needs_no_alignment() -> None:
     scores_bhtn = noise(2, 3, 1, 5)
-    assert_close(align(scores_bhtn, None), scores_bhtn)
+    assert_close(align(scores_bhtn, scores_bhtn.shape[-1], None), scores_bhtn)
 
 
 @pytest.mark.parametrize("name", ["relative, pre-norm", "learned", "rotary, grouped queries"])

@@ -11,7 +11,8 @@ from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
 from parformer.blocks import BLOCKS, Block, FeedForward, block, forget
-from parformer.blocks.base import LayerNorm, Linear, find_block
+from parformer.blocks.base import find_block
+from parformer.blocks.linear import LayerNorm, Linear
 from parformer.errors import PatternError
 from parformer.model import Model, build
 from parformer.pattern import ALPHABET, Pattern, describe
@@ -105,7 +106,7 @@ def test_a_guest_is_forgotten_and_may_come_again(guest: type[Block]) -> None:
 @pytest.mark.parametrize(
     ("letter", "words"),
     [
-        ("s", r"'s' is taken \(self-attention\); take one of b c d e g h j"),
+        ("s", r"'s' is taken \(self-attention\); take one of b d e g h j"),
         ("l", r"'l' is taken \(LSRA\); take one of"),
         ("x", "'x' is not for a block; take one of"),
         ("bc", "'bc' is not for a block; take one of"),

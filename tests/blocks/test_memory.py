@@ -99,7 +99,7 @@ def test_token_by_token_the_store_is_rarely_copied() -> None:
     with torch.no_grad():
         for step in range(500):
             _, state = append(state, rows(1, seed=step), PLENTY, None)
-            stores.add(state.rows.buffer.data_ptr())
+            stores.add(state.kept.buffer.data_ptr())
     assert len(stores) <= 8
 
 
@@ -109,7 +109,7 @@ def test_a_long_text_needs_no_more_room_than_its_memory(mode: str) -> None:
     with under(mode):
         for step in range(400):
             _, state = append(state, rows(3, seed=step), 20, None)
-            assert state.rows.buffer.shape[2] <= 20 + 3 + 64
+            assert state.kept.buffer.shape[2] <= 20 + 3 + 64
 
 
 @pytest.mark.parametrize("family", CAUSAL)

@@ -172,7 +172,7 @@ def test_the_price_is_what_is_built_multiplied_and_kept(spec: str, family: str) 
     model = small_model(family, spec, torch.float32)
     (block,) = Pattern.parse(spec)
     shape = Shape(BATCH, TIME, MEMORY, MEMORY)
-    price = BLOCKS[block.letter].cost(model.config, block.options, shape)
+    price = BLOCKS[block.letter].cost(model.config, block, shape)
     assert price.parameters == sum(p.numel() for p in model.blocks[0].parameters())
     past_btd, x_btd = (noise(BATCH, n, WIDTH, dtype=torch.float32) for n in (MEMORY, TIME))
     for training, flops in ((True, price.flops), (False, price.flops_cached)):
@@ -240,7 +240,7 @@ def test_a_training_memory_can_be_taken_apart_and_recalled(spec: str) -> None:
         model.train()
         _, state = run_block(model, x_btd[:, :4], memory=memory)
         assert state is not None
-        parts = {name: tensor.clone() for name, tensor in state.by_name().items()}
+        parts = {name: tensor.clone() for name, tensor in state.tensors().items()}
         again = model.blocks[0].recall(parts)
         answers = [run_block(model, x_btd[:, 4:], s, memory=memory)[0] for s in (state, again)]
         model.eval()
@@ -387,8 +387,8 @@ def test_weight_decay_leaves_the_vectors_alone(spec: str) -> None:
         ("a[heads=2]", r"2 heads do not divide the width 3 inside 'a\[heads=2\]'; set width="),
         ("a[heads=0]", "'heads' in .* must be at least 1, got 0"),
         ("a[width=0]", "'width' in .* must be at least 1, got 0"),
-        ("r[heads=1]", "unknown option 'heads' in .*; known options: full, norm, width"),
-        ("a[full]", "unknown option 'full' in .*; known options: heads, norm, qkv, width"),
+        ("r[heads=1]", "unknown option 'heads' in .*; known options: full, norm, share, width"),
+        ("a[full]", "unknown option 'full' in .*; known options: heads, norm, qkv, share, width"),
         ("a[qkv=3]", "option 'qkv' in .* takes no value, got 3"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import parformer as pf
-from parformer.blocks.base import Linear
+from parformer.blocks.linear import Linear
 from parformer.kernels.packed import Packed, pack
 
 needs_mkl = pytest.mark.skipif(

@@ -569,3 +569,14 @@ def work(rank: int, folder: str) -> None:
 
 def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(work, (str(tmp_path),), 2)
+
+
+def test_what_version_0_1_remembered_of_a_head_is_found_under_todays_name() -> None:
+    model = build(small_config("bert"))
+    optimizer = make_optimizer(model, TrainConfig())
+    today = state_tensors(optimizer, model)
+    old = {name.replace("head.out.", "head."): tensor + 1 for name, tensor in today.items()}
+    assert "head.bias/exp_avg" in old
+    load_state_tensors(optimizer, model, old)
+    for name, tensor in state_tensors(optimizer, model).items():
+        assert torch.equal(tensor, old[name.replace("head.out.", "head.")])

@@ -1,24 +1,37 @@
 """Every block a pattern can name; importing this package registers them all."""
 
-from parformer.blocks.attention import SelfAttention
-from parformer.blocks.base import BLOCKS, Block, BlockState, Context, Cost, Shape, block, forget
+from parformer.blocks.attention import RotaryAttention, SelfAttention
+from parformer.blocks.base import BLOCKS, Block, Context, Cost, Shape, Source, block, forget
+from parformer.blocks.cross_attention import CrossAttention
 from parformer.blocks.feed_forward import FeedForward
+from parformer.blocks.groups import Bottleneck, Repeated
 from parformer.blocks.identity import Identity
+from parformer.blocks.relative import RelativeAttention
 from parformer.blocks.sru import SRU
 from parformer.blocks.sru_attention import SRUAttention
+from parformer.blocks.stack import Stack, StackState
+from parformer.blocks.state import BlockState
 
 __all__ = [
     "BLOCKS",
     "SRU",
     "Block",
     "BlockState",
+    "Bottleneck",
     "Context",
     "Cost",
+    "CrossAttention",
     "FeedForward",
     "Identity",
+    "RelativeAttention",
+    "Repeated",
+    "RotaryAttention",
     "SRUAttention",
     "SelfAttention",
     "Shape",
+    "Source",
+    "Stack",
+    "StackState",
     "block",
     "forget",
 ]

@@ -1,38 +1,39 @@
 """Self-attention: what a token means among the others.
 
-One block serves all families: relative positions with segment memory (Transformer-XL),
-learned positions (GPT-2, BERT), rotary ones with grouped queries (Llama), or none.
+One core serves all families: memory of inputs in training, of keys and values afterwards. Kinds
+of positions are subclasses: none or learned ones need nothing more (GPT-2, BERT), rotary ones turn
+queries and keys (Llama), relative ones score distances (Transformer-XL).
 """
 
 # b batch, t time, m memory, n = m + t keys, d width, h heads, g key-value heads, k head width
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from parformer.blocks.base import (
     BYTES,
     Block,
-    BlockState,
     Context,
     Cost,
-    Linear,
     Options,
     Shape,
     block,
     linear_cost,
     norm_parameters,
 )
+from parformer.blocks.linear import Linear, parts
 from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
-from parformer.config import ModelConfig
+from parformer.blocks.places import make_mask, rotations, turn
+from parformer.blocks.state import BlockState
 from parformer.errors import ConfigError
 from parformer.kernels.attention import attend, usable
-from parformer.kernels.half import linear
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec
 
 
 @block("s")
@@ -41,40 +42,45 @@ class SelfAttention(Block):
 
     options = {"heads": int, "head": int, "kv_heads": int}  # noqa: RUF012
     training_state = InputMemory
+    kinds: ClassVar[dict[str, type[SelfAttention]]] = {}
+    """By the kind of positions; whatever is missing here needs no more than this class."""
 
-    def __init__(self, config: ModelConfig, options: Options) -> None:
+    def __init_subclass__(cls, *, positions: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if positions:
+            cls.kinds[positions] = cls
+
+    @classmethod
+    def make(cls, config: StackConfig, spec: BlockSpec) -> Block:
+        return cls.kinds.get(config.positions, SelfAttention)(config, spec)
+
+    def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         super().__init__(config)
-        self.heads, self.kv_heads, self.width = head_sizes(config, options)
+        self.heads, self.kv_heads, self.width = head_sizes(config, spec.options)
         self.dropatt = config.dropatt
-        self.relative = config.positions == "relative"
-        self.rotary = config.positions == "rotary"
-        self.causal = config.causal
+        self.causal, self.reach = config.causal, config.reach
+        self.stream = config.d_model
         inside = self.heads * self.width
         both = 2 * self.kv_heads * self.width
         self.qkv = Linear(config.d_model, inside + both, bias=config.attention_bias)
         self.out = Linear(inside, config.d_model, bias=config.attention_bias)
-        if self.relative:
-            self.distance = Linear(config.d_model, inside, bias=False)
-            if config.position_bias == "per-layer":
-                self.content_bias = nn.Parameter(torch.empty(inside))
-                self.position_bias = nn.Parameter(torch.empty(inside))
 
     def forward(
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
         remember = self.causal and (context.memory > 0 or state is not None)
         if self.training and remember:
-            assert not isinstance(state, KeyValueMemory)  # Model refuses such a state
             y_btd, after = self._with_inputs(x_btd, state, context)
         else:
             y_btd, after = self._with_keys(x_btd, state, context)
+        y_btd = self.out(y_btd)
         return self.write(x_btd, y_btd), after
 
     def _with_inputs(
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
         """Training: remembered inputs go through today's projections."""
-        assert state is None or isinstance(state, InputMemory)
+        assert state is None or isinstance(state, InputMemory)  # Model refuses any other
         past = 0 if state is None else state.length
         all_bnd = x_btd if state is None else torch.cat((state.inputs_bmd, x_btd), dim=1)
         kv_bnd = None
@@ -82,19 +88,13 @@ class SelfAttention(Block):
             q_btd = self.qkv(self.read(x_btd))
         else:
             sizes = [self.heads * self.width, 2 * self.kv_heads * self.width]
-            q_weight, kv_weight = torch.split(self.qkv.weight, sizes)
-            bias = self.qkv.bias
-            q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, sizes)
             read_bnd = self.read(all_bnd)
-            q_btd = linear(read_bnd[:, past:], q_weight, q_bias)
-            kv_bnd = linear(read_bnd, kv_weight, kv_bias)
-        if usable(q_btd, all_bnd.shape[1], self.dropatt):
-            y_btd = self._attend_compiled(q_btd, kv_bnd, context)
-        else:
-            q_bhtk, kv_bgnk = self._rotated(q_btd, kv_bnd, context)
-            distances_hnk = self._distances(kv_bgnk.shape[2], context) if self.relative else None
-            y_btd = self._attend(q_bhtk, kv_bgnk, distances_hnk, context)
-        return y_btd, keep_inputs(all_bnd, context.memory)
+            q_btd, kv_bnd = parts(self.qkv, sizes, [read_bnd[:, past:], read_bnd])
+        kept = keep_inputs(all_bnd, context.memory)
+        if self._usable(q_btd, all_bnd.shape[1], context):
+            return self._attend_compiled(q_btd, kv_bnd, context), kept
+        q_bhtk, kv_bgnk = self._placed(q_btd, kv_bnd, context)
+        return self._attend(q_bhtk, kv_bgnk, context, None), kept
 
     def remember(
         self, x_btd: Tensor, state: BlockState | None, context: Context
@@ -115,30 +115,24 @@ class SelfAttention(Block):
         assert state is None or isinstance(state, KeyValueMemory)
         qkv_btd = self.qkv(self.read(x_btd))
         alone = not self.causal or (state is None and context.memory == 0)
-        if alone and usable(qkv_btd, x_btd.shape[1], self.dropatt if self.training else 0.0):
+        if alone and self._usable(qkv_btd, x_btd.shape[1], context):
             return self._attend_compiled(qkv_btd, None, context), None
         q_bhtk, kv_bgtk = self._split(qkv_btd)
-        if self.rotary:
-            q_bhtk = self._rotate(q_bhtk, context.position, context)
-            kv_bgtk = self._rotate_keys(kv_bgtk, context.position, context)
-        distances_hnk = kept_hnk = None
-        if self.relative:
-            # A gradient goes through this step's own distances; they are reused only without one.
-            reuse = not torch.is_grad_enabled()
-            keys = x_btd.shape[1] + (0 if state is None else state.length)
-            known_hnk = state.distances_hnk if state is not None and reuse else None
-            distances_hnk = self._enough_distances(known_hnk, keys, context)
-            kept_hnk = distances_hnk if reuse else None
+        q_bhtk = self.place_queries(q_bhtk, context.position, context)
+        kv_bgtk = self.place_keys(kv_bgtk, context.position, context)
         if alone:
-            return self._attend(q_bhtk, kv_bgtk, distances_hnk, context), None
-        kv_bgnk, after = append(state, kv_bgtk, context.memory, kept_hnk)
-        return self._attend(q_bhtk, kv_bgnk, distances_hnk, context), after
+            return self._attend(q_bhtk, kv_bgtk, context, None), None
+        keys = x_btd.shape[1] + (0 if state is None else state.length)
+        # A gradient goes through this step's own distances; they are reused only without one.
+        reuse = not torch.is_grad_enabled()
+        known_hnk = self.known_distances(state if reuse else None, keys, context)
+        kv_bgnk, after = append(state, kv_bgtk, context.memory, known_hnk if reuse else None)
+        return self._attend(q_bhtk, kv_bgnk, context, known_hnk), after
 
     def _project_memory(self, state: InputMemory, context: Context) -> KeyValueMemory:
         """Turn a training memory into an inference one."""
         _, kv_bgmk = self._split(self.qkv(self.read(state.inputs_bmd)))
-        if self.rotary:
-            kv_bgmk = self._rotate_keys(kv_bgmk, context.position - state.length, context)
+        kv_bgmk = self.place_keys(kv_bgmk, context.position - state.length, context)
         _, after = append(None, kv_bgmk, state.length, None)
         return after
 
@@ -151,7 +145,7 @@ class SelfAttention(Block):
         q_bhtk, kv_bgtk = torch.split_with_sizes(self._heads(qkv_btd), sizes, 1)
         return q_bhtk, kv_bgtk
 
-    def _rotated(
+    def _placed(
         self, q_btd: Tensor, kv_bnd: Tensor | None, context: Context
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys by head, in training. Places count from the first key.
@@ -163,123 +157,87 @@ class SelfAttention(Block):
             q_bhtk, kv_bgnk = self._split(q_btd)
         else:
             q_bhtk, kv_bgnk = self._heads(q_btd), self._heads(kv_bnd)
-        if self.rotary:
-            q_bhtk = self._rotate(q_bhtk, kv_bgnk.shape[2] - q_bhtk.shape[2], context)
-            kv_bgnk = self._rotate_keys(kv_bgnk, 0, context)
-        return q_bhtk, kv_bgnk
+        q_bhtk = self.place_queries(q_bhtk, kv_bgnk.shape[2] - q_bhtk.shape[2], context)
+        return q_bhtk, self.place_keys(kv_bgnk, 0, context)
 
-    def _rotate(self, x_bhnk: Tensor, first: int, context: Context) -> Tensor:
-        """Rotary positions: turn queries or keys by angles that grow with their place."""
-        count, base = x_bhnk.shape[2], context.config.rotary_base
-        cos_nk, sin_nk = context.once(
-            ("rotations", first, count, self.width),
-            lambda: rotations(first, count, self.width, base, x_bhnk),
-        )
-        return turn(x_bhnk, cos_nk, sin_nk)
+    # What kinds of positions differ in
 
-    def _rotate_keys(self, kv_bgnk: Tensor, first: int, context: Context) -> Tensor:
-        k_bgnk, v_bgnk = kv_bgnk.chunk(2, dim=1)
-        return torch.cat((self._rotate(k_bgnk, first, context), v_bgnk), dim=1)
+    def place_queries(self, q_bhtk: Tensor, first: int, context: Context) -> Tensor:
+        """Queries of the places from `first` on."""
+        return q_bhtk
 
-    def _distances(self, count: int, context: Context) -> Tensor:
-        assert context.sinusoids is not None
-        return self._heads(self.distance(context.sinusoids(count))[None])[0]
+    def place_keys(self, kv_bgnk: Tensor, first: int, context: Context) -> Tensor:
+        """Keys, then values, of the places from `first` on."""
+        return kv_bgnk
 
-    def _enough_distances(self, known_hnk: Tensor | None, keys: int, context: Context) -> Tensor:
-        """Projected distances are reused; when more are needed, some are made in advance."""
-        if known_hnk is None:
-            return self._distances(keys, context)
-        known = known_hnk.shape[1]
-        if keys > known:
-            known_hnk = self._distances(max(keys, known + max(64, known // 2)), context)
-        return known_hnk
+    def known_distances(
+        self, state: KeyValueMemory | None, keys: int, context: Context
+    ) -> Tensor | None:
+        """Projected distances that inference may use again in later steps."""
+        return None
+
+    def distances_and_biases(
+        self, keys: int, context: Context
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """What the compiled kernel has to know of relative positions."""
+        return None
 
     def _attend(
-        self, q_bhtk: Tensor, kv_bgnk: Tensor, distances_hnk: Tensor | None, context: Context
+        self, q_bhtk: Tensor, kv_bgnk: Tensor, context: Context, known_hnk: Tensor | None
     ) -> Tensor:
+        """What queries take from the values, all heads side by side."""
         k_bgnk, v_bgnk = kv_bgnk.chunk(2, 1)
-        dropout = self.dropatt if self.training else 0.0
-        scale = 1 / math.sqrt(self.width)
-        if distances_hnk is None:
-            y_bhtk = self._attend_plainly(q_bhtk, k_bgnk, v_bgnk, dropout, context)
-        else:
-            keys = k_bgnk.shape[2]
-            content_bias, position_bias = self._biases(context)
-            mask_tn = see_mask(q_bhtk.shape[2], keys, context, q_bhtk)
-            r_hnk = distances_hnk[:, distances_hnk.shape[1] - keys :]
-            q_position_bhtk = (q_bhtk + position_bias) * scale
-            bias_bhtn = align(q_position_bhtk @ r_hnk.transpose(-1, -2), mask_tn)
-            q_content_bhtk = q_bhtk + content_bias
-            if self.kv_heads != self.heads:
-                groups = self.heads // self.kv_heads
-                k_bgnk = k_bgnk.repeat_interleave(groups, dim=1)
-                v_bgnk = v_bgnk.repeat_interleave(groups, dim=1)
-            if torch.is_grad_enabled() or dropout:
-                # The fused kernel has no gradient for its bias; this is the fastest way that has.
-                y_bhtk = attend_openly(q_content_bhtk * scale, k_bgnk, v_bgnk, bias_bhtn, dropout)
-            else:
-                y_bhtk = F.scaled_dot_product_attention(
-                    q_content_bhtk, k_bgnk, v_bgnk, attn_mask=bias_bhtn, scale=scale
-                )
-        y_btd: Tensor = self.out(y_bhtk.transpose(1, 2).flatten(2))
-        return y_btd
+        time, keys = q_bhtk.shape[2], k_bgnk.shape[2]
+        alone = self.causal and time == keys and time > 1 and context.padding is None
+        y_bhtk = F.scaled_dot_product_attention(
+            q_bhtk,
+            k_bgnk,
+            v_bgnk,
+            attn_mask=None if alone else self.mask(time, keys, q_bhtk, context),
+            is_causal=alone,
+            dropout_p=self.dropatt if self.training else 0.0,
+            enable_gqa=self.kv_heads != self.heads,
+        )
+        return y_bhtk.transpose(1, 2).flatten(2)
+
+    def mask(self, time: int, keys: int, like: Tensor, context: Context) -> Tensor | None:
+        """What to add to scores; None where every key is seen."""
+        return see_mask(time, keys, like, context, causal=self.causal, reach=self.reach)
+
+    def _usable(self, x: Tensor, keys: int, context: Context) -> bool:
+        """Whether the compiled kernel can do it: it masks the future, or absent tokens."""
+        both = self.causal and context.padding is not None
+        return not both and usable(x, keys, self.dropatt if self.training else 0.0)
 
     def _attend_compiled(self, q_btd: Tensor, kv_bnd: Tensor | None, context: Context) -> Tensor:
         """The same by a kernel made for this CPU."""
         keys = q_btd.shape[1] if kv_bnd is None else kv_bnd.shape[1]
-        relative = None
-        if self.relative:
-            content_h1k, position_h1k = self._biases(context)
-            distances_hnk = self._distances(keys, context)
-            relative = distances_hnk, content_h1k.squeeze(1), position_h1k.squeeze(1)
-        if self.rotary:
-            q_bhtk, kv_bgnk = self._rotated(q_btd, kv_bnd, context)
-            q_btd, kv_bnd = (x.transpose(1, 2).flatten(2) for x in (q_bhtk, kv_bgnk))
-        config = context.config
-        y_btd: Tensor = self.out(
-            attend(
-                q_btd,
-                kv_bnd,
-                relative,
-                context.padding,
-                heads=self.heads,
-                groups=self.kv_heads,
-                causal=self.causal,
-                limit=config.mem_len if config.same_length else keys,
-            )
-        )
-        return y_btd
-
-    def _attend_plainly(
-        self, q_bhtk: Tensor, k_bgnk: Tensor, v_bgnk: Tensor, dropout: float, context: Context
-    ) -> Tensor:
-        time, keys = q_bhtk.shape[2], k_bgnk.shape[2]
-        alone = self.causal and time == keys and time > 1 and context.padding is None
-        mask = None if alone else see_mask(time, keys, context, q_bhtk)
-        return F.scaled_dot_product_attention(
-            q_bhtk,
-            k_bgnk,
-            v_bgnk,
-            attn_mask=mask,
-            is_causal=alone,
-            dropout_p=dropout,
-            enable_gqa=self.kv_heads != self.heads,
+        relative = self.distances_and_biases(keys, context)
+        q_btd, kv_bnd = self._placed_flat(q_btd, kv_bnd, context)
+        return attend(
+            q_btd,
+            kv_bnd,
+            relative,
+            context.padding,
+            heads=self.heads,
+            groups=self.kv_heads,
+            causal=self.causal,
+            limit=self.reach or keys,
         )
 
-    def _biases(self, context: Context) -> tuple[Tensor, Tensor]:
-        content, position = (
-            (self.content_bias, self.position_bias) if context.biases is None else context.biases
-        )
-        shape = (self.heads, 1, self.width)
-        return content.view(shape), position.view(shape)
+    def _placed_flat(
+        self, q_btd: Tensor, kv_bnd: Tensor | None, context: Context
+    ) -> tuple[Tensor, Tensor | None]:
+        """Queries and keys as the compiled kernel reads them."""
+        return q_btd, kv_bnd
 
     def zeros(self, batch: int, memory: int) -> BlockState | None:
-        weight = self.qkv.weight
-        return InputMemory(weight.new_zeros(batch, memory, weight.shape[1]).detach())
+        like = next(self.parameters())
+        return InputMemory(like.new_zeros(batch, memory, self.stream).detach())
 
     @classmethod
-    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
-        heads, kv_heads, width = head_sizes(config, options)
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
+        heads, kv_heads, width = head_sizes(config, spec.options)
         batch, time, keys = shape.batch, shape.tgt_len, shape.keys
         d, inside, both = config.d_model, heads * width, 2 * kv_heads * width
         queries = linear_cost(d, inside, batch * time, bias=config.attention_bias)
@@ -289,10 +247,12 @@ class SelfAttention(Block):
         products = 2 * 2 * batch * time * keys * inside
         distances = Cost()
         if config.positions == "relative":
-            products += 2 * batch * time * keys * inside
+            rows = keys if config.causal else keys + time - 1
+            products += 2 * batch * time * rows * inside
             biases = 2 * inside if config.position_bias == "per-layer" else 0
             # One table serves the whole batch, and inference makes it once for all steps.
-            distances = Cost(d * inside + biases, linear_cost(d, inside, keys, bias=False).flops)
+            again = linear_cost(d, inside, rows, bias=False).flops
+            distances = Cost(d * inside + biases, again, 0 if config.causal else again)
         row = BYTES * both if config.causal else 0
         return (
             queries
@@ -304,7 +264,33 @@ class SelfAttention(Block):
         )
 
 
-def head_sizes(config: ModelConfig, options: Options) -> tuple[int, int, int]:
+class RotaryAttention(SelfAttention, positions="rotary"):
+    """Queries and keys are turned by angles that grow with their place."""
+
+    def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
+        super().__init__(config, spec)
+        self.base = config.rotary_base
+
+    def place_queries(self, q_bhtk: Tensor, first: int, context: Context) -> Tensor:
+        count = q_bhtk.shape[2]
+        cos_nk, sin_nk = context.once(
+            ("rotations", first, count, self.width, self.base),
+            lambda: rotations(first, count, self.width, self.base, q_bhtk),
+        )
+        return turn(q_bhtk, cos_nk, sin_nk)
+
+    def place_keys(self, kv_bgnk: Tensor, first: int, context: Context) -> Tensor:
+        k_bgnk, v_bgnk = kv_bgnk.chunk(2, dim=1)
+        return torch.cat((self.place_queries(k_bgnk, first, context), v_bgnk), dim=1)
+
+    def _placed_flat(
+        self, q_btd: Tensor, kv_bnd: Tensor | None, context: Context
+    ) -> tuple[Tensor, Tensor | None]:
+        q_bhtk, kv_bgnk = self._placed(q_btd, kv_bnd, context)
+        return q_bhtk.transpose(1, 2).flatten(2), kv_bgnk.transpose(1, 2).flatten(2)
+
+
+def head_sizes(config: StackConfig, options: Options) -> tuple[int, int, int]:
     """Heads, key-value heads and the width of one, for a block with these options."""
     heads = int(options.get("heads", config.n_head))
     kv_heads = int(options.get("kv_heads", config.n_kv_head or heads))
@@ -317,8 +303,7 @@ def head_sizes(config: ModelConfig, options: Options) -> tuple[int, int, int]:
     if config.positions == "rotary" and width % 2:
         raise ConfigError(f"rotary positions need an even head width, got {width}; set d_head")
     shared = config.n_head * config.head_width(config.n_head)
-    together = config.positions == "relative" and config.position_bias == "shared"
-    if together and heads * width != shared:
+    if config.shared_biases and heads * width != shared:
         raise ConfigError(
             f"a block of {heads} heads × {width} cannot share position biases of {shared}; "
             "set position_bias='per-layer'"
@@ -326,87 +311,14 @@ def head_sizes(config: ModelConfig, options: Options) -> tuple[int, int, int]:
     return heads, kv_heads, width
 
 
-def align(scores_bhtn: Tensor, mask_tn: Tensor | None) -> Tensor:
-    """Scores by distance become scores by key, with the mask added."""
-    if mask_tn is None:
-        assert scores_bhtn.shape[2] == 1  # one query sees the distances in the order of the keys
-        return scores_bhtn
-    aligned: Tensor = Align.apply(scores_bhtn, mask_tn)  # type: ignore[no-untyped-call]
-    return aligned
-
-
-class Align(torch.autograd.Function):
-    """Move row t left by (time − 1 − t), so that columns stand for keys, not distances.
-
-    Query t and key j are m + t − j apart. Column c holds distance n − 1 − c, so the score
-    of key j stands in column j + (time − 1 − t): a view whose rows are one shorter does it.
-    Future keys get another row's numbers, which the mask hides. The gradient goes back the
-    same way; autograd's own for such a view takes twice as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, scores_bhtn: Tensor, mask_tn: Tensor) -> Tensor:
-        time, keys = scores_bhtn.shape[2:]
-        rows_bhn = scores_bhtn.contiguous().flatten(2)[..., time - 1 :]
-        return rows_bhn.unfold(-1, keys, max(keys - 1, 1)) + mask_tn
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient_bhtn,) = gradients
-        time, keys = gradient_bhtn.shape[2:]
-        shifted = F.pad(gradient_bhtn.flatten(2), (time, 0))
-        return torch.unflatten(shifted, -1, (time, keys + 1))[..., 1:], None
-
-
-def attend_openly(
-    q_bhtk: Tensor, k_bhnk: Tensor, v_bhnk: Tensor, bias_bhtn: Tensor, dropout: float
-) -> Tensor:
-    """Attention with every step in the open, so that the bias gets its gradient."""
-    weights_bhtn = torch.softmax(q_bhtk @ k_bhnk.transpose(-1, -2) + bias_bhtn, dim=-1)
-    if dropout:
-        weights_bhtn = F.dropout(weights_bhtn, dropout)
-    return weights_bhtn @ v_bhnk
-
-
-def see_mask(time: int, keys: int, context: Context, like: Tensor) -> Tensor | None:
+def see_mask(
+    time: int, keys: int, like: Tensor, context: Context, *, causal: bool, reach: int
+) -> Tensor | None:
     """What to add to scores: 0 where a query may look, −inf where not; None if all is seen."""
-    config = context.config
-    if time == 1 and config.causal and context.padding is None and not config.same_length:
+    if time == 1 and causal and context.padding is None and not reach:
         return None
     mask: Tensor | None = context.once(
-        ("mask", time, keys), lambda: make_mask(time, keys, context, like)
+        ("mask", time, keys, causal, reach),
+        lambda: make_mask(time, keys, like, causal=causal, reach=reach, padding=context.padding),
     )
     return mask
-
-
-def make_mask(time: int, keys: int, context: Context, like: Tensor) -> Tensor | None:
-    config = context.config
-    hidden: Tensor | None = None
-    limit = config.mem_len if config.same_length else keys
-    if config.causal and (time > 1 or keys > limit):
-        query_t1 = torch.arange(keys - time, keys, device=like.device)[:, None]
-        key_1n = torch.arange(keys, device=like.device)[None]
-        hidden = (key_1n > query_t1) | (key_1n <= query_t1 - limit)
-    if context.padding is not None:
-        absent_b11n = ~context.padding[:, None, None]
-        hidden = absent_b11n if hidden is None else hidden | absent_b11n
-    if hidden is None:
-        return None
-    return torch.zeros_like(hidden, dtype=like.dtype).masked_fill(hidden, -math.inf)
-
-
-def rotations(
-    first: int, count: int, width: int, base: float, like: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for the places first … first + count − 1."""
-    # far into a text an angle in fp32 is off by more than a degree
-    place_n = torch.arange(first, first + count, device=like.device, dtype=torch.float64)
-    rate_k = base ** (-torch.arange(0, width, 2, device=like.device).double() / width)
-    angle_nk = torch.outer(place_n, rate_k).repeat(1, 2)
-    return angle_nk.cos().to(like.dtype), angle_nk.sin().to(like.dtype)
-
-
-def turn(x_bhnk: Tensor, cos_nk: Tensor, sin_nk: Tensor) -> Tensor:
-    """Rotate each pair (i, i + width/2) by its angle."""
-    left, right = x_bhnk.chunk(2, dim=-1)
-    return x_bhnk * cos_nk + torch.cat((-right, left), dim=-1) * sin_nk

@@ -10,25 +10,26 @@ remember of the past. Registering it here is all it takes to be used in a patter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.config import ModelConfig
+from parformer.blocks.linear import Direct, LayerNorm
+from parformer.blocks.places import Places
+from parformer.blocks.state import BlockState
 from parformer.errors import ConfigError, FolderError
 from parformer.fields import need_at_least
-from parformer.kernels import half
-from parformer.kernels.activations import gelu_tanh, relu
-from parformer.kernels.packed import Packed, pack
 from parformer.notation import add_letter, drop_letter
+from parformer.parts import StackConfig
 from parformer.pattern import ALPHABET, BlockSpec, Value
 
 Options: TypeAlias = Mapping[str, Value]
+"""What stands in brackets after a letter."""
 
 BYTES = 4
 """Bytes of one remembered number: costs are quoted in fp32."""
@@ -43,11 +44,14 @@ class Shape:
     mem_len: int
     memory: int
     """Tokens remembered when memory is full."""
+    source: int = 0
+    """Tokens that an encoder has read, for cross-attention."""
 
     def __post_init__(self) -> None:
         need_at_least("batch", self.batch, 1)
         need_at_least("tgt_len", self.tgt_len, 1)
         need_at_least("mem_len", self.mem_len, 0)
+        need_at_least("source", self.source, 0)
 
     @property
     def keys(self) -> int:
@@ -81,49 +85,29 @@ class Cost:
         )
 
 
-class BlockState(ABC):
-    """What one block remembers of the past; never changed once it was handed out."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What cross-attention looks at: the encoder's vectors."""
 
-    trainable: ClassVar[bool] = True
-    """Whether training may go on from it: not where it depends on weights since changed."""
-
-    @property
-    @abstractmethod
-    def batch(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def length(self) -> int:
-        """Tokens remembered."""
-
-    @abstractmethod
-    def tensors(self) -> Iterator[Tensor]:
-        """The remembered numbers, and no more."""
-
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
-
-    def by_name(self) -> dict[str, Tensor]:
-        """The numbers that `Block.recall` makes the same state of."""
-        return {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
+    vectors_bsd: Tensor
+    padding: Tensor | None = None
+    """(batch, source), true where there is a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What all blocks share in one step."""
 
-    config: ModelConfig
     memory: int
     """Tokens that a state may keep after this step."""
     position: int = 0
     """Tokens read before this step."""
-    biases: tuple[Tensor, Tensor] | None = None
-    """Content and position bias of relative attention, where all layers share them."""
     padding: Tensor | None = None
-    """(batch, time), true where there is a token and false where there is none."""
-    sinusoids: Callable[[int], Tensor] | None = None
-    """Embeddings of the distances n−1 … 0, with this step's dropout."""
+    """(batch, keys), true where there is a token: those remembered, then those of this step."""
+    source: Source | None = None
+    """What an encoder made, in the step that brings it; later steps remember it."""
+    places: Places | None = None
+    """Embedded distances, and biases that all blocks of this stack share."""
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
@@ -133,68 +117,18 @@ class Context:
         return self.memo[key]
 
 
-class Direct(nn.Module):
-    """A module that reaches its maths by the shortest way when nothing hooks into it.
-
-    Generating one token is mostly Python between small kernels; the detour through
-    `Module.__call__` would take a tenth of it.
-    """
-
-    def __call__(self, *inputs: Any) -> Any:
-        if (
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
-        ):
-            return super().__call__(*inputs)
-        return self.forward(*inputs)
-
-
-class Linear(Direct, nn.Linear):
-    """A linear map, whose weight may be packed for steps of one size."""
-
-    packed: Packed | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        own = self._parameters
-        if len(own) < 2:  # a parametrization computes what is not among them
-            return super().forward(x)
-        weight = cast(Tensor, own["weight"])
-        if self.packed is not None and self.packed.fits(x, weight):
-            return self.packed.linear(x, weight, own["bias"])
-        if half.SLOW_HALF and torch.is_autocast_enabled("cpu"):
-            return half.linear(x, weight, own["bias"])
-        return F.linear(x, weight, own["bias"])
-
-    def pack(self, rows: int) -> bool:
-        """Lay the weight out for this many rows; whether that was possible."""
-        self.packed = pack(self.weight, rows)
-        return self.packed is not None
-
-
-class LayerNorm(Direct, nn.LayerNorm):
-    """A layer norm."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        own = self._parameters
-        if len(own) < 2:
-            return super().forward(x)
-        return torch.layer_norm(x, self.normalized_shape, own["weight"], own["bias"], self.eps)
-
-
 class Block(Direct, ABC):
     """One step of the stream."""
 
     letter: ClassVar[str]
     options: ClassVar[Mapping[str, type]] = {}
     """The options that may follow the letter, and their types."""
-    training_state: ClassVar[Callable[..., BlockState] | None] = None
-    """What its memory is while training, made from its tensors by name; None if it has none."""
+    training_state: ClassVar[type[BlockState] | None] = None
+    """What its memory is while training; None if it has none."""
     state_needs_run: ClassVar[bool] = False
     """Whether only running the block tells what it has to remember (recurrence)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.pre_norm = config.norm == "pre"
         self.norm = make_norm(config)
@@ -205,6 +139,15 @@ class Block(Direct, ABC):
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
         """The stream after this block, and what to remember."""
+
+    @classmethod
+    def make(cls, config: StackConfig, spec: BlockSpec) -> Block:
+        """The block that a pattern asks for."""
+        return cls(config, spec)  # type: ignore[call-arg]
+
+    def draw(self, generator: torch.Generator) -> set[nn.Parameter]:
+        """First weights that are this block's own business; which ones it has drawn."""
+        return set()
 
     def zeros(self, batch: int, memory: int) -> BlockState | None:
         """A memory full of zeros, for blocks that have one to fill."""
@@ -217,14 +160,14 @@ class Block(Direct, ABC):
         return None
 
     def recall(self, tensors: Mapping[str, Tensor]) -> BlockState:
-        """The training memory that `BlockState.by_name` took apart."""
+        """The training memory that `BlockState.tensors` took apart."""
         if self.training_state is None:
             raise FolderError(f"the checkpoint remembers something for a block {self.letter!r}")
-        return self.training_state(**tensors)
+        return self.training_state.of(tensors)
 
     @classmethod
     @abstractmethod
-    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
         """Exactly what the built block has and does; builds nothing."""
 
     def read(self, x_btd: Tensor) -> Tensor:
@@ -240,6 +183,9 @@ class Block(Direct, ABC):
 
 
 BLOCKS: dict[str, type[Block]] = {}
+"""The block of every letter."""
+GROUPS: dict[str, type[Block]] = {}
+"""The block of every bracket that has a pattern inside."""
 
 B = TypeVar("B", bound=type[Block])
 
@@ -273,22 +219,22 @@ def forget(letter: str) -> None:
 @lru_cache(maxsize=4096)
 def find_block(spec: BlockSpec) -> type[Block]:
     """The class that builds this block, once its options are known to be fine."""
-    built = " ".join(sorted(BLOCKS))
-    if spec.inside is not None:
-        raise ConfigError(f"bottleneck {str(spec)!r} cannot be built yet; blocks built: {built}")
+    if spec.letter in GROUPS:
+        return GROUPS[spec.letter]
     if spec.letter not in BLOCKS:
         raise ConfigError(
             f"block {spec.letter!r} ({ALPHABET[spec.letter]}) cannot be built yet; "
-            f"blocks built: {built}"
+            f"blocks built: {' '.join(sorted(BLOCKS))}"
         )
     cls = BLOCKS[spec.letter]
+    known = {**cls.options, "share": str}
     for name, value in spec.options.items():
-        if name not in cls.options:
-            known = ", ".join(sorted(cls.options)) or "none"
-            raise ConfigError(f"unknown option {name!r} in {str(spec)!r}; known options: {known}")
-        if type(value) is not cls.options[name]:
+        if name not in known:
+            names = ", ".join(sorted(known))
+            raise ConfigError(f"unknown option {name!r} in {str(spec)!r}; known options: {names}")
+        if type(value) is not known[name]:
             raise ConfigError(
-                f"option {name!r} in {str(spec)!r} takes {a_kind(cls.options[name])}, got {value!r}"
+                f"option {name!r} in {str(spec)!r} takes {a_kind(known[name])}, got {value!r}"
             )
         if isinstance(value, int) and value < 1:
             raise ConfigError(f"option {name!r} in {str(spec)!r} must be at least 1, got {value}")
@@ -299,14 +245,14 @@ def a_kind(kind: type) -> str:
     return {int: "a whole number", float: "a number", str: "a word", bool: "no value"}[kind]
 
 
-def make_norm(config: ModelConfig, width: int = 0) -> nn.Module:
+def make_norm(config: StackConfig, width: int = 0) -> nn.Module:
     width = width or config.d_model
     if config.norm_type == "rms":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return LayerNorm(width, eps=config.norm_eps)
 
 
-def norm_parameters(config: ModelConfig, width: int = 0) -> int:
+def norm_parameters(config: StackConfig, width: int = 0) -> int:
     return (width or config.d_model) * (1 if config.norm_type == "rms" else 2)
 
 
@@ -314,11 +260,3 @@ def linear_cost(inputs: int, outputs: int, tokens: int, *, bias: bool, share: fl
     """One linear map of this many tokens (or a share of them), none of them remembered."""
     flops = round(2 * inputs * outputs * tokens * share)
     return Cost(inputs * outputs + (outputs if bias else 0), flops, flops)
-
-
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": relu,
-    "gelu": F.gelu,
-    "gelu-tanh": gelu_tanh,
-    "silu": F.silu,
-}

@@ -8,21 +8,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parformer.blocks.base import (
-    ACTIVATIONS,
     Block,
-    BlockState,
     Context,
     Cost,
-    Linear,
-    Options,
     Shape,
     block,
     linear_cost,
     norm_parameters,
 )
-from parformer.config import ModelConfig
-from parformer.kernels import native
-from parformer.kernels.activations import gelu_tanh, linear_gelu
+from parformer.blocks.linear import ACTIVATIONS, Linear, activated
+from parformer.blocks.state import BlockState
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec
 
 
 @block("f")
@@ -31,9 +28,9 @@ class FeedForward(Block):
 
     options = {"inner": int}  # noqa: RUF012 - declared as a ClassVar in Block
 
-    def __init__(self, config: ModelConfig, options: Options) -> None:
+    def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         super().__init__(config)
-        inner = inner_width(config, options)
+        inner = inner_width(config, spec)
         self.gated = config.gated
         self.activation = ACTIVATIONS[config.activation]
         self.inner_dropout = config.dropout if config.inner_dropout else 0.0
@@ -45,23 +42,18 @@ class FeedForward(Block):
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
         read_btd = self.read(x_btd)
-        y_btn = None
-        if native.enabled and self.activation is gelu_tanh and not self.gated:
-            y_btn = linear_gelu(read_btd, self.inner.weight, self.inner.bias)
-        if y_btn is None:
-            y_btn = self.inner(read_btd)
-            if self.gated:
-                gate_btn, y_btn = y_btn.chunk(2, dim=-1)
-                y_btn = self.activation(gate_btn) * y_btn
-            else:
-                y_btn = self.activation(y_btn)
+        if self.gated:
+            gate_btn, y_btn = self.inner(read_btd).chunk(2, dim=-1)
+            y_btn = self.activation(gate_btn) * y_btn
+        else:
+            y_btn = activated(self.inner, read_btd, self.activation)
         if self.training and self.inner_dropout:
             y_btn = F.dropout(y_btn, self.inner_dropout)
         return self.write(x_btd, self.out(y_btn)), None
 
     @classmethod
-    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
-        inner = inner_width(config, options)
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
+        inner = inner_width(config, spec)
         tokens = shape.batch * shape.tgt_len
         bias = config.feed_forward_bias
         return (
@@ -71,5 +63,5 @@ class FeedForward(Block):
         )
 
 
-def inner_width(config: ModelConfig, options: Options) -> int:
-    return int(options.get("inner", config.d_inner))
+def inner_width(config: StackConfig, spec: BlockSpec) -> int:
+    return int(spec.options.get("inner", config.d_inner))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from parformer.blocks.base import Block, BlockState, Context, Cost, Options, Shape, block
-from parformer.config import ModelConfig
+from parformer.blocks.base import Block, Context, Cost, Shape, block
+from parformer.blocks.state import BlockState
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec
 
 
 @block("i")
 class Identity(Block):
     """The stream as it is."""
 
-    def __init__(self, config: ModelConfig, options: Options) -> None:
+    def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         nn.Module.__init__(self)
 
     def forward(
@@ -21,5 +23,5 @@ class Identity(Block):
         return x_btd, None
 
     @classmethod
-    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
         return Cost()

@@ -9,32 +9,25 @@ as they were projected. Both give the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from parformer.blocks.base import BlockState
+from parformer.blocks.state import BlockState
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class InputMemory(BlockState):
     """A block's past inputs, as they were before its norm."""
 
     inputs_bmd: Tensor
 
     @property
-    def batch(self) -> int:
-        return self.inputs_bmd.shape[0]
-
-    @property
     def length(self) -> int:
         return self.inputs_bmd.shape[1]
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.inputs_bmd
 
 
 def keep_inputs(all_bnd: Tensor, memory: int) -> InputMemory | None:
@@ -67,32 +60,44 @@ class Rows:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class KeyValueMemory(BlockState):
     """Projected keys and values of the past; for relative attention the projected distances too."""
 
-    trainable: ClassVar[bool] = False
-    rows: Rows
+    kept: Rows
     start: int
     end: int
     distances_hnk: Tensor | None = None
     """Projections of the distances n−1 … 0; they follow from the weights, not from the text."""
 
     @property
+    def trainable(self) -> bool:
+        return False
+
+    @property
     def kv_bgmk(self) -> Tensor:
         """Keys of all heads, then values of all heads."""
-        return self.rows.buffer[:, :, self.start : self.end]
+        return self.kept.buffer[:, :, self.start : self.end]
 
     @property
     def batch(self) -> int:
-        return self.rows.buffer.shape[0]
+        return self.kept.buffer.shape[0]
 
     @property
     def length(self) -> int:
         return self.end - self.start
 
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.kv_bgmk
+    def tensors(self) -> dict[str, Tensor]:
+        return {"kv_bgmk": self.kv_bgmk}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Self:
+        kv_bgmk = tensors["kv_bgmk"]
+        length = kv_bgmk.shape[2]
+        return cls(Rows(kv_bgmk, length), 0, length)
+
+    def rows(self, index_b: Tensor) -> Self:
+        return replace(super().rows(index_b), distances_hnk=self.distances_hnk)
 
 
 def append(
@@ -106,8 +111,8 @@ def append(
         end = all_bgnk.shape[2]
         rows, start = Rows(all_bgnk.detach(), end), max(0, end - memory)
         return all_bgnk, KeyValueMemory(rows, start, end, distances_hnk)
-    if past is not None and past.rows.takes(past.end, time):
-        rows, first, end = past.rows, past.start, past.end + time
+    if past is not None and past.kept.takes(past.end, time):
+        rows, first, end = past.kept, past.start, past.end + time
     else:
         kept, first = 0 if past is None else past.length, 0
         end = kept + time

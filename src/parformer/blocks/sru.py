@@ -12,7 +12,6 @@ block. Here the product is the narrow one of SRU++ (Lei 2021), through a project
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,10 +21,8 @@ from torch import Tensor, nn
 from parformer.blocks.base import (
     BYTES,
     Block,
-    BlockState,
     Context,
     Cost,
-    Linear,
     Options,
     Shape,
     block,
@@ -33,30 +30,26 @@ from parformer.blocks.base import (
     make_norm,
     norm_parameters,
 )
-from parformer.config import ModelConfig
+from parformer.blocks.linear import Linear
+from parformer.blocks.state import BlockState
 from parformer.errors import ConfigError
 from parformer.kernels.recurrence import recurrence
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec
 
 RESET_BIAS = -2.0
 """At first little of the cell shows, so that a deep stack begins near the identity."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CellMemory(BlockState):
     """All that a recurrence knows of the past: one number per channel, never in half precision."""
 
     cell_bd: Tensor
 
     @property
-    def batch(self) -> int:
-        return self.cell_bd.shape[0]
-
-    @property
     def length(self) -> int:
         return 0  # of no token by itself
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.cell_bd
 
 
 class Recurrent(Block):
@@ -64,7 +57,7 @@ class Recurrent(Block):
 
     state_needs_run = True
 
-    def __init__(self, config: ModelConfig, inside: int) -> None:
+    def __init__(self, config: StackConfig, inside: int) -> None:
         nn.Module.__init__(self)
         refuse_both_sides(config)
         width = config.d_model
@@ -106,8 +99,8 @@ class SRU(Recurrent):
     options = {"width": int, "norm": str, "full": bool}  # noqa: RUF012
     training_state = CellMemory
 
-    def __init__(self, config: ModelConfig, options: Options) -> None:
-        inside, norm = projection(config, options)
+    def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
+        inside, norm = projection(config, spec.options)
         super().__init__(config, inside or config.d_model)
         self.project = Linear(config.d_model, inside, bias=False) if inside else None
         self.inner_norm = make_norm(config, inside) if norm else None
@@ -138,8 +131,8 @@ class SRU(Recurrent):
         return drawn
 
     @classmethod
-    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
-        inside, norm = projection(config, options)
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
+        inside, norm = projection(config, spec.options)
         tokens, d = shape.batch * shape.tgt_len, config.d_model
         price = recurrence_cost(config, inside or d, shape)
         if inside:
@@ -147,7 +140,7 @@ class SRU(Recurrent):
         return price + Cost(norm_parameters(config, inside) if norm else 0)
 
 
-def projection(config: ModelConfig, options: Options) -> tuple[int, bool]:
+def projection(config: StackConfig, options: Options) -> tuple[int, bool]:
     """The width that an `r` projects to, 0 for none, and whether it has a norm there."""
     if "full" in options:
         for name in ("width", "norm"):
@@ -160,7 +153,7 @@ def projection(config: ModelConfig, options: Options) -> tuple[int, bool]:
     return inside_width(config, options), norm_place("r", options, ("post", "off")) == "post"
 
 
-def inside_width(config: ModelConfig, options: Options) -> int:
+def inside_width(config: StackConfig, options: Options) -> int:
     """The width inside an `r` or `a` block."""
     return int(options.get("width", config.d_attention or max(1, config.d_model // 4)))
 
@@ -174,7 +167,7 @@ def norm_place(letter: str, options: Options, known: tuple[str, ...]) -> str:
     return place
 
 
-def recurrence_cost(config: ModelConfig, inside: int, shape: Shape) -> Cost:
+def recurrence_cost(config: StackConfig, inside: int, shape: Shape) -> Cost:
     """The product that feeds the gates, the gates' own vectors, and the cell that is kept."""
     refuse_both_sides(config)
     d = config.d_model
@@ -182,7 +175,7 @@ def recurrence_cost(config: ModelConfig, inside: int, shape: Shape) -> Cost:
     return product + Cost(4 * d, state_bytes=BYTES * d * shape.batch)
 
 
-def refuse_both_sides(config: ModelConfig) -> None:
+def refuse_both_sides(config: StackConfig) -> None:
     if not config.causal:
         raise ConfigError(
             f"a recurrence (r or a) reads from the past on, but this model (family "

@@ -13,9 +13,9 @@ positions: the recurrence tells where a token stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +24,8 @@ from torch import Tensor, nn
 from parformer.blocks.attention import see_mask
 from parformer.blocks.base import (
     BYTES,
-    BlockState,
     Context,
     Cost,
-    Linear,
     Options,
     Shape,
     block,
@@ -35,14 +33,17 @@ from parformer.blocks.base import (
     make_norm,
     norm_parameters,
 )
+from parformer.blocks.linear import Linear
 from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
 from parformer.blocks.sru import Recurrent, inside_width, norm_place, recurrence_cost
-from parformer.config import ModelConfig
+from parformer.blocks.state import BlockState
 from parformer.errors import ConfigError
 from parformer.kernels.attention import attend, usable
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class AttentiveMemory(BlockState):
     """While training: the cell, and the inputs that attention may still look at."""
 
@@ -50,40 +51,31 @@ class AttentiveMemory(BlockState):
     inputs_bmd: Tensor | None = None
 
     @property
-    def batch(self) -> int:
-        return self.cell_bd.shape[0]
-
-    @property
     def length(self) -> int:
         return 0 if self.inputs_bmd is None else self.inputs_bmd.shape[1]
 
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self.by_name().values()
 
-    def by_name(self) -> dict[str, Tensor]:
-        inputs = {} if self.inputs_bmd is None else {"inputs_bmd": self.inputs_bmd}
-        return {"cell_bd": self.cell_bd, **inputs}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class AttentiveKeys(BlockState):
     """For inference: the cell, and keys and values as they were projected."""
 
-    trainable: ClassVar[bool] = False
     cell_bd: Tensor
-    past: KeyValueMemory | None
+    past: KeyValueMemory
 
     @property
-    def batch(self) -> int:
-        return self.cell_bd.shape[0]
+    def trainable(self) -> bool:
+        return False
 
     @property
     def length(self) -> int:
-        return 0 if self.past is None else self.past.length
+        return self.past.length
 
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.cell_bd
-        yield from () if self.past is None else self.past.tensors()
+    def tensors(self) -> dict[str, Tensor]:
+        return {"cell_bd": self.cell_bd, **self.past.tensors()}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Self:
+        return cls(tensors["cell_bd"], KeyValueMemory.of(tensors))
 
 
 @block("a")
@@ -93,13 +85,15 @@ class SRUAttention(Recurrent):
     options = {"heads": int, "width": int, "norm": str, "qkv": bool}  # noqa: RUF012
     training_state = AttentiveMemory
 
-    def __init__(self, config: ModelConfig, options: Options) -> None:
-        inside, heads, place = attention_sizes(config, options)
+    def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
+        inside, heads, place = attention_sizes(config, spec.options)
         super().__init__(config, inside)
         self.heads, self.place = heads, place
+        self.width, self.stream = inside // heads, config.d_model
+        self.reach = config.reach
         self.dropatt = config.dropatt
         self.project = Linear(config.d_model, inside, bias=False)
-        self.query = Linear(inside, inside, bias=False) if "qkv" in options else None
+        self.query = Linear(inside, inside, bias=False) if "qkv" in spec.options else None
         self.key_value = Linear(inside, 2 * inside, bias=False)
         self.alpha = nn.Parameter(torch.empty(1))
         self.inner_norm = None if place == "off" else make_norm(config, inside)
@@ -176,46 +170,46 @@ class SRUAttention(Recurrent):
         return self.recur(x_btd, inside_btp, cell_bd)
 
     def _heads(self, x_bnp: Tensor) -> Tensor:
-        width = self.key_value.in_features // self.heads
-        return x_bnp.view(*x_bnp.shape[:2], -1, width).transpose(1, 2)
+        return x_bnp.view(*x_bnp.shape[:2], -1, self.width).transpose(1, 2)
 
     def _attend(self, q_btp: Tensor, kv_bnp: Tensor, context: Context) -> Tensor:
         """Attention over keys that were all projected in this step."""
-        keys, config = kv_bnp.shape[1], context.config
+        keys = kv_bnp.shape[1]
         if not usable(q_btp, keys, self.dropatt if self.training else 0.0):
             return self._attend_plainly(self._heads(q_btp), self._heads(kv_bnp), context)
-        limit = config.mem_len if config.same_length else keys
         groups = {"heads": self.heads, "groups": self.heads}
-        return attend(q_btp, kv_bnp, None, None, **groups, causal=True, limit=limit)
+        return attend(q_btp, kv_bnp, None, None, **groups, causal=True, limit=self.reach or keys)
 
     def _attend_plainly(self, q_bhtk: Tensor, kv_bgnk: Tensor, context: Context) -> Tensor:
         k_bhnk, v_bhnk = kv_bgnk.chunk(2, dim=1)
         time, keys = q_bhtk.shape[2], k_bhnk.shape[2]
-        alone = time == keys and time > 1 and not context.config.same_length
+        alone = time == keys and time > 1 and not self.reach
+        mask = None
+        if not alone:
+            mask = see_mask(time, keys, q_bhtk, context, causal=True, reach=self.reach)
         seen_bhtk = F.scaled_dot_product_attention(
             q_bhtk,
             k_bhnk,
             v_bhnk,
-            attn_mask=None if alone else see_mask(time, keys, context, q_bhtk),
+            attn_mask=mask,
             is_causal=alone,
             dropout_p=self.dropatt if self.training else 0.0,
         )
         return seen_bhtk.transpose(1, 2).flatten(2)
 
     def zeros(self, batch: int, memory: int) -> BlockState | None:
-        weight = self.project.weight
-        width = weight.shape[1]
-        kind = torch.promote_types(weight.dtype, torch.float32)
-        cell_bd = weight.new_zeros(batch, width, dtype=kind).detach()
-        return AttentiveMemory(cell_bd, weight.new_zeros(batch, memory, width).detach())
+        like = self.gate_weight
+        kind = torch.promote_types(like.dtype, torch.float32)
+        cell_bd = like.new_zeros(batch, self.stream, dtype=kind).detach()
+        return AttentiveMemory(cell_bd, like.new_zeros(batch, memory, self.stream).detach())
 
     def draw(self, generator: torch.Generator) -> set[nn.Parameter]:
         self.alpha.zero_()
         return super().draw(generator)
 
     @classmethod
-    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
-        inside, _, place = attention_sizes(config, options)
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
+        inside, _, place = attention_sizes(config, spec.options)
         batch, time, keys, d = shape.batch, shape.tgt_len, shape.keys, config.d_model
         projected = linear_cost(d, inside, batch * keys, bias=False)
         projected += linear_cost(inside, 2 * inside, batch * keys, bias=False)
@@ -224,7 +218,7 @@ class SRUAttention(Recurrent):
         products = 2 * 2 * batch * time * keys * inside
         row = BYTES * 2 * inside
         price = recurrence_cost(config, inside, shape)
-        if "qkv" in options:
+        if "qkv" in spec.options:
             price += linear_cost(inside, inside, batch * time, bias=False)
         norm = 0 if place == "off" else norm_parameters(config, inside)
         return (
@@ -235,7 +229,7 @@ class SRUAttention(Recurrent):
         )
 
 
-def attention_sizes(config: ModelConfig, options: Options) -> tuple[int, int, str]:
+def attention_sizes(config: StackConfig, options: Options) -> tuple[int, int, str]:
     """The width inside an `a` block, its heads, and where its norm stands."""
     inside, heads = inside_width(config, options), int(options.get("heads", 1))
     if inside % heads:

@@ -1,4 +1,4 @@
-"""Blocks without embedding or head: vectors in, vectors out.
+"""The only loop over blocks: vectors in, vectors out.
 
 >>> import torch
 >>> from parformer.config import preset
@@ -12,17 +12,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, cast
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.blocks.base import Block, BlockState, Context, find_block
-from parformer.config import ModelConfig
+from parformer.blocks.base import (
+    Block,
+    Context,
+    Cost,
+    Shape,
+    find_block,
+    make_norm,
+    norm_parameters,
+)
+from parformer.blocks.places import Places, sinusoids
+from parformer.blocks.state import BlockState, join_blocks, register, rows_of
 from parformer.errors import ConfigError, InputError
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec, Pattern
+
+Remembered: TypeAlias = tuple[BlockState | None, ...]
+"""What each block of a stack remembers."""
+
+Shared: TypeAlias = dict[str, tuple[BlockSpec, int, Block]]
+"""Blocks by the name that they are shared under, with their spec and width."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StackState:
     """What a stack remembers of the vectors so far. Give it back with those that follow."""
 
@@ -30,27 +50,79 @@ class StackState:
     """Places that attention may keep."""
     position: int
     """Places read so far."""
-    blocks: tuple[BlockState | None, ...]
+    blocks: Remembered
+
+    def rows(self, index_b: Tensor) -> StackState:
+        """The past of these rows of the batch, in this order."""
+        return replace(self, blocks=rows_of(self.blocks, index_b))
+
+    @staticmethod
+    def join(states: Sequence[StackState]) -> StackState:
+        """The pasts of several batches as one."""
+        return replace(states[0], blocks=join_blocks([state.blocks for state in states]))
+
+
+register(
+    StackState,
+    lambda state: {"blocks": state.blocks},
+    lambda parts, known: StackState(*known, **parts),
+    lambda state: (state.memory, state.position),
+)
 
 
 class Stack(nn.Module):
     """The blocks of a pattern, one after the other."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    config: StackConfig
+
+    def __init__(
+        self, config: StackConfig, shared: Shared | None = None, *, inherits: bool = False
+    ) -> None:
+        """With `inherits` the blocks share what those of the stack around them share."""
         super().__init__()
-        if config.positions in ("relative", "learned"):
+        self.config = config
+        self.make_blocks(config, {} if shared is None else shared, inherits=inherits)
+
+    def make_blocks(self, config: StackConfig, shared: Shared, *, inherits: bool = False) -> None:
+        """The blocks, and what they share."""
+        self.inherits = inherits
+        self.blocks = nn.ModuleList(make_block(config, spec, shared) for spec in config.pattern)
+        if config.drop_once:
+            cast(Block, self.blocks[-1]).dropout = 0.0
+        self.final_norm = make_norm(config) if config.final_norm else None
+        self.content_bias: nn.Parameter | None = None
+        self.position_bias: nn.Parameter | None = None
+        if config.shared_biases and not inherits:
+            inside = config.n_head * config.head_width(config.n_head)
+            self.content_bias = nn.Parameter(torch.empty(inside))
+            self.position_bias = nn.Parameter(torch.empty(inside))
+        self._sinusoids: dict[int, Tensor] = {}
+
+    def run(
+        self, x_btd: Tensor, before: Sequence[BlockState | None], context: Context
+    ) -> tuple[Tensor, Remembered]:
+        """What the last block gives, and what each of them remembers."""
+        if not self.inherits and self.config.positions == "relative":
+            context = replace(context, places=self.places())
+        after = []
+        for block, remembered in zip(self.blocks, before, strict=True):
+            x_btd, remembered = block(x_btd, remembered, context)
+            after.append(remembered)
+        if self.final_norm is not None:
+            x_btd = self.final_norm(x_btd)
+        return x_btd, tuple(after)
+
+    def forward(self, x_btd: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+        """What the stack gives for x (batch, time, width), and what to go on from."""
+        if self.config.positions == "learned":
             raise ConfigError(
-                f"a stack by itself has no {config.positions} positions, which belong to a model; "
+                "a stack by itself has no learned positions, which belong to an embedding; "
                 "set positions='rotary' or 'none', or build the model"
             )
-        self.config = config
-        self.blocks = nn.ModuleList(
-            find_block(spec)(config, spec.options)  # type: ignore[call-arg]
-            for spec in config.pattern
-        )
-        if config.family == "sru":
-            # as in a model: its authors leave what the last block gives to whoever reads it
-            cast(Block, self.blocks[-1]).dropout = 0.0
+        state = self.initial_state() if state is None else state
+        self._check(x_btd, state)
+        x_btd, after = self.run(x_btd, state.blocks, Context(state.memory, state.position))
+        return x_btd, StackState(state.memory, state.position + x_btd.shape[1], after)
 
     def initial_state(self, memory: int | None = None) -> StackState:
         """Before the first vector; `memory` is the configuration's unless given."""
@@ -59,16 +131,44 @@ class Stack(nn.Module):
             raise InputError(f"memory must not be negative, got {memory}")
         return StackState(memory, 0, (None,) * len(self.blocks))
 
-    def forward(self, x_btd: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
-        """What the last block gives for x (batch, time, width), and what to go on from."""
-        state = self.initial_state() if state is None else state
-        self._check(x_btd, state)
-        context = Context(self.config, state.memory, state.position)
-        after = []
-        for block, remembered in zip(self.blocks, state.blocks, strict=True):
-            x_btd, remembered = block(x_btd, remembered, context)
-            after.append(remembered)
-        return x_btd, StackState(state.memory, state.position + x_btd.shape[1], tuple(after))
+    def zeros(self, batch: int, memory: int) -> Remembered:
+        """Memories full of zeros, for blocks that have one to fill."""
+        return tuple(cast(Block, block).zeros(batch, memory) for block in self.blocks)
+
+    def remember(
+        self, x_btd: Tensor, before: Sequence[BlockState | None], context: Context
+    ) -> Remembered:
+        """What blocks would remember that need not run for it."""
+        pairs = zip(self.blocks, before, strict=True)
+        return tuple(cast(Block, block).remember(x_btd, known, context) for block, known in pairs)
+
+    def recall(self, parts: Sequence[Mapping[str, Tensor]]) -> Remembered:
+        """The training memories that were taken apart, block by block."""
+        pairs = zip(self.blocks, parts, strict=True)
+        return tuple(cast(Block, block).recall(own) if own else None for block, own in pairs)
+
+    def places(self) -> Places:
+        """Distances and biases for one step."""
+        content, position = self.content_bias, self.position_bias
+        shared = None if content is None or position is None else (content, position)
+        return Places(self._distance_table, shared)
+
+    def _distance_table(self, count: int, ahead: int) -> Tensor:
+        self.extend_distances(count, ahead)
+        known = self._sinusoids[ahead]
+        table = known[known.shape[0] - count - ahead :].to(next(self.parameters()).dtype)
+        if self.training and self.config.dropout:
+            return F.dropout(table, self.config.dropout)
+        return table
+
+    def extend_distances(self, count: int, ahead: int = 0) -> None:
+        """Have as many at hand; outside of a graph, where what a module keeps may change."""
+        device = next(self.parameters()).device
+        known = self._sinusoids.get(ahead)
+        if known is None or known.shape[0] < count + ahead or known.device != device:
+            with torch.inference_mode(False):  # training may need them after an evaluation
+                width, clamp = self.config.d_model, self.config.clamp_len
+                self._sinusoids[ahead] = sinusoids(max(count, 64), width, clamp, ahead).to(device)
 
     def _check(self, x_btd: Tensor, state: StackState) -> None:
         if x_btd.dim() != 3 or x_btd.shape[-1] != self.config.d_model or not x_btd.numel():
@@ -92,3 +192,45 @@ class Stack(nn.Module):
                     "this state was made for inference; training starts from initial_state "
                     "or goes on with a state of its own"
                 )
+
+
+def make_block(config: StackConfig, spec: BlockSpec, shared: Shared) -> Block:
+    """The block that a pattern asks for; one that is shared already is given again."""
+    cls = find_block(spec)
+    if spec.inside is not None:
+        return cls(config, spec, shared)  # type: ignore[call-arg]
+    name = spec.options.get("share")
+    if name is None:
+        return cls.make(config, spec)
+    if str(name) not in shared:
+        shared[str(name)] = (spec, config.d_model, cls.make(config, spec))
+    known, width, block = shared[str(name)]
+    if known != spec or width != config.d_model:
+        raise ConfigError(
+            f"{str(spec)!r} of width {config.d_model} cannot share the weights of {str(known)!r} "
+            f"of width {width}; give it another name"
+        )
+    return block
+
+
+def stack_costs(
+    config: StackConfig, pattern: Pattern, shape: Shape, seen: set[str]
+) -> Iterator[Cost]:
+    """The price of every block; weights that were seen before are not counted again."""
+    priced: dict[BlockSpec, Cost] = {}
+    for spec in pattern:
+        cls, name = find_block(spec), spec.options.get("share")
+        if spec.inside is not None:
+            yield cls.cost(config, spec, shape, seen)  # type: ignore[call-arg]
+            continue
+        if spec not in priced:
+            priced[spec] = cls.cost(config, spec, shape)
+        known = name is not None and str(name) in seen
+        seen |= set() if name is None else {str(name)}
+        yield priced[spec].shared() if known else priced[spec]
+
+
+def stack_parameters(config: StackConfig) -> int:
+    """What a stack has beside its blocks: biases that they share, a norm in the end."""
+    biases = 2 * config.n_head * config.head_width(config.n_head) if config.shared_biases else 0
+    return biases + (norm_parameters(config) if config.final_norm else 0)

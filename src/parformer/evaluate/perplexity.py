@@ -30,7 +30,8 @@ from parformer.data.masking import mask_tokens
 from parformer.embedding import IGNORE
 from parformer.errors import InputError
 from parformer.fields import need_at_least
-from parformer.model import Model, State
+from parformer.model import Model
+from parformer.state import State
 
 Tokens: TypeAlias = NDArray[Any] | Tensor
 """One dimension of whole numbers; it may be mapped into memory."""

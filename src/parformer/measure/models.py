@@ -24,7 +24,8 @@ from parformer.measure.device import pinned_threads
 from parformer.measure.latency import Comparison, measure_latency
 from parformer.measure.memory import PeakMemory, peak_memory
 from parformer.measure.statistics import Difference
-from parformer.model import Model, State, build, refill
+from parformer.model import Model, build, refill
+from parformer.state import State
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -106,7 +107,7 @@ class Reader:
         yield from self.model.parameters()
         if self.state is not None:
             for block in self.state.blocks:
-                yield from () if block is None else block.tensors()
+                yield from () if block is None else block.tensors().values()
 
     def _past_window(self) -> bool:
         window = self.model.config.max_len if self.model.config.positions == "learned" else 0

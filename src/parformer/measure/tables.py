@@ -277,7 +277,7 @@ def reference_of(sizes: Sizes, tables: Sequence[Table]) -> ModelConfig:
 
 def block_features(config: ModelConfig, spec: BlockSpec, step: Step) -> tuple[Cost, list[float]]:
     """A block's cost in a model of this width, and what the formula of its time is made of."""
-    price = find_block(spec).cost(config, spec.options, step.shape(config))
+    price = find_block(spec).cost(config, spec, step.shape(config))
     return price, [1.0, float(price.flops_cached), float(price.parameters)]
 
 

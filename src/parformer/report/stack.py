@@ -15,6 +15,7 @@ from parformer.pattern import ALPHABET, BlockSpec, Pattern
 
 COLOURS: Mapping[str, str] = {
     "s": "#d9480f",
+    "c": "#c2255c",
     "f": "#4c78a8",
     "i": "#adb5bd",
     "r": "#2f9e44",
@@ -22,6 +23,7 @@ COLOURS: Mapping[str, str] = {
     "l": "#0c8599",
     "y": "#e8a200",
     "<": "#7f5539",
+    "{": "#5c940d",
 }
 GUEST = "#495057"
 """Of a block that somebody else brought."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from parformer.errors import FolderError
+from parformer.model import with_todays_names
 from parformer.recipe import TrainConfig
 
 if TYPE_CHECKING:  # takes a second to import, and only several processes need it
@@ -317,7 +318,9 @@ def load_state_tensors(
     """Remember what `state_tensors` gave, or refuse it and stay as before."""
     owners = list(in_order(optimizer, model))
     blanks = {name: blank_state(group, parameter) for name, parameter, group in owners}
-    check_state({f"{n}/{key}": t for n, s in blanks.items() for key, t in s.items()}, tensors)
+    expected = {f"{n}/{key}": t for n, s in blanks.items() for key, t in s.items()}
+    tensors = with_todays_names(tensors, expected)
+    check_state(expected, tensors)
     for name, parameter, _ in owners:
         for key, blank in blanks[name].items():
             blank.copy_(share_out(tensors[f"{name}/{key}"].to(blank.device), like=blank))

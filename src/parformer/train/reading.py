@@ -14,10 +14,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from parformer.blocks.base import Block, BlockState
+from parformer.blocks.base import Block
+from parformer.blocks.state import BlockState
 from parformer.data.batches import Batches, Streams
 from parformer.errors import FolderError
-from parformer.model import Model, State
+from parformer.model import Model
+from parformer.state import State
 from parformer.train.distributed import Workers
 
 
@@ -54,7 +56,7 @@ class Reading:
         parts: dict[str, list[Tensor]] = {}
         for state in states:
             for i, remembered in enumerate(state.blocks):
-                for name, tensor in ({} if remembered is None else remembered.by_name()).items():
+                for name, tensor in ({} if remembered is None else remembered.tensors()).items():
                     parts.setdefault(f"{i}/{name}", []).append(tensor)
         gathered = {n: self.workers.gather_rows(torch.cat(t)) for n, t in parts.items()}
         return gathered, states[0].position

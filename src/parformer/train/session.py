@@ -21,8 +21,9 @@ from parformer.data.batches import Batches, MaskedWindows, Streams, Tokens, Wind
 from parformer.errors import ConfigError
 from parformer.kernels import native
 from parformer.measure.device import check_threads
-from parformer.model import Model, State, build, build_from
+from parformer.model import Model, build, build_from
 from parformer.recipe import Recipe
+from parformer.state import State
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.optimizers import (

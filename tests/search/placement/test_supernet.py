@@ -14,23 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from parformer.blocks.base import Block, BlockState, Context, find_block
+from parformer.blocks.base import Block
 from parformer.blocks.memory import InputMemory
+from parformer.blocks.stack import make_block
+from parformer.blocks.state import BlockState, GroupState
 from parformer.config import ModelConfig
 from parformer.embedding import IGNORE
 from parformer.errors import FolderError
-from parformer.model import Model, State, build_from, sinusoids
+from parformer.model import Model, State, build_from
 from parformer.pattern import Pattern
 from parformer.search.placement.architecture import gumbel_noise, mixing_weights
 from parformer.search.placement.choices import Choices
 from parformer.search.placement.supernet import (
     Mixture,
-    MixtureState,
     Supernet,
     build_supernet,
     supernet_from,
 )
-from tests.conftest import lively, noise, small_config
+from tests.conftest import context_of, lively, noise, small_config
 from tests.search.placement.trials import FAMILIES
 
 LENGTH = 5
@@ -184,7 +185,7 @@ class Twin:
         self.blocks: dict[tuple[int, int], Block] = {}
         for layer, choices in enumerate(supernet.space.layers):
             for choice, spec in enumerate(choices):
-                made = cast(Any, find_block(spec))(config, spec.options).double().train()
+                made = make_block(config, spec, {}).double().train()
                 of = cast(Mixture, supernet.blocks[layer]).choices[choice]
                 made.load_state_dict(of.state_dict())
                 self.blocks[layer, choice] = made
@@ -194,14 +195,7 @@ class Twin:
 
     def read(self, tokens_bt: Tensor, targets_bt: Tensor) -> tuple[Tensor, Tensor]:
         config, outer = self.outer.config, self.outer
-        biases = None
-        if outer.content_bias is not None and outer.position_bias is not None:
-            biases = (outer.content_bias, outer.position_bias)
-
-        def distances(count: int) -> Tensor:
-            return sinusoids(count, config.d_model, config.clamp_len).double()
-
-        context = Context(config, config.memory, self.position, biases, None, distances)
+        context = context_of(outer, len(tokens_bt), config.memory, self.position)
         x_btd = outer.embedding(tokens_bt, None, self.position)
         for layer in range(len(SPACE.layers)):
             sum_btd = torch.zeros_like(x_btd)
@@ -246,7 +240,7 @@ def test_a_mixture_is_a_sum(family: str) -> None:
     if carries(supernet.config):
         assert state is not None
         for (layer, choice), kept in twin.states.items():
-            mixed = cast(MixtureState, state.blocks[layer]).choices[choice]
+            mixed = cast(GroupState, state.blocks[layer]).blocks[choice]
             assert (mixed is None) == (kept is None)
             if isinstance(kept, InputMemory) and isinstance(mixed, InputMemory):
                 assert_close(mixed.inputs_bmd, kept.inputs_bmd)
@@ -384,7 +378,7 @@ def test_attention_that_was_not_drawn_remembers_what_it_would_have() -> None:
         state = supernet(tokens_bt, state, targets_bt).state
         for layer, remembered in enumerate(state.blocks):
             past_bnd = torch.cat(inputs[layer], dim=1)[:, -7:]
-            for spec, kept in zip(SPACE.layers[layer], remembered.choices, strict=True):
+            for spec, kept in zip(SPACE.layers[layer], remembered.blocks, strict=True):
                 assert (kept is None) == (spec.letter != "s")
                 if kept is not None:
                     assert torch.equal(kept.inputs_bmd, past_bnd)
@@ -403,15 +397,7 @@ def test_remembering_is_what_running_would_remember() -> None:
             other: BlockState | None = None
             for seed, time in enumerate((2, 5, 9, 1)):
                 x_btd = noise(2, time, config.d_model, seed=seed).requires_grad_()
-                biases = cast(Any, (supernet.content_bias, supernet.position_bias))
-                context = Context(
-                    config,
-                    memory,
-                    0,
-                    biases,
-                    None,
-                    lambda count: sinusoids(count, config.d_model, -1).double(),  # noqa: B023
-                )
+                context = context_of(supernet, 2, memory)
                 _, state = attention(x_btd, state, context)
                 other = cast(Block, attention).remember(x_btd, other, context)
                 assert (state is None) == (other is None) == (not config.causal or memory == 0)
@@ -431,14 +417,14 @@ def test_a_layers_memory_is_taken_apart_and_put_together() -> None:
     assert state is not None
     for mixture, remembered in zip(supernet.blocks, state.blocks, strict=True):
         assert remembered is not None
-        parts = remembered.by_name()
+        parts = remembered.tensors()
         again = cast(Mixture, mixture).recall(parts)
-        assert isinstance(again, MixtureState)
-        assert len(again.choices) == len(cast(Mixture, mixture).choices)
+        assert isinstance(again, GroupState)
+        assert len(again.blocks) == len(cast(Mixture, mixture).choices)
         assert (again.batch, again.length, again.bytes) == (3, 7, remembered.bytes)
-        assert again.by_name().keys() == parts.keys()
-        assert all(again.by_name()[name] is tensor for name, tensor in parts.items())
-    names = [sorted(b.by_name()) for b in state.blocks if b is not None]
+        assert again.tensors().keys() == parts.keys()
+        assert all(again.tensors()[name] is tensor for name, tensor in parts.items())
+    names = [sorted(b.tensors()) for b in state.blocks if b is not None]
     assert names == [[f"{place}.inputs_bmd"] for place in (0, 1, 1, 0)]
     with pytest.raises(FolderError, match="remembers something for a block 'f'"):
         cast(Mixture, supernet.blocks[0]).recall({"1.inputs_bmd": torch.zeros(1, 1, 12)})
@@ -450,7 +436,7 @@ def test_a_layer_without_attention_remembers_nothing() -> None:
     _, _, state = read(supernet, 2)
     assert state is not None
     assert state.blocks == (None,) * 3
-    assert MixtureState((None, None)).batch == MixtureState((None, None)).length == 0
+    assert GroupState((None, None)).batch == GroupState((None, None)).length == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from parformer.blocks.base import (
     BLOCKS,
     Block,
-    BlockState,
     Context,
     Cost,
-    Options,
     Shape,
     block,
     find_block,
 )
+from parformer.blocks.state import BlockState
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens
-from parformer.pattern import ALPHABET
+from parformer.parts import StackConfig
+from parformer.pattern import ALPHABET, BlockSpec
 from parformer.recipe import Recipe, SearchConfig
 from parformer.search.placement import decide, job, summarise
 from parformer.search.placement.decide import Pace
@@ -200,7 +200,7 @@ def recurrence() -> Iterator[str]:
         training_state = Carried
         state_needs_run = True
 
-        def __init__(self, config: ModelConfig, options: Options) -> None:
+        def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
             super().__init__(config)
             self.out = nn.Linear(config.d_model, config.d_model)
 
@@ -214,7 +214,7 @@ def recurrence() -> Iterator[str]:
             return self.write(x_btd, y_btd), after
 
         @classmethod
-        def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+        def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
             return Cost(parameters=config.d_model**2, flops=1, flops_cached=1)
 
     find_block.cache_clear()
@@ -226,17 +226,10 @@ def recurrence() -> Iterator[str]:
         find_block.cache_clear()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Carried(BlockState):
     mean_bd: Tensor
 
     @property
-    def batch(self) -> int:
-        return len(self.mean_bd)
-
-    @property
     def length(self) -> int:
         return 1
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.mean_bd

@@ -106,7 +106,7 @@ def exact(metric: str, config: ModelConfig, space: Choices) -> Prices:
     name, shape = COUNTED[metric], step_shape(config, None, None, 1)
 
     def price(spec: BlockSpec) -> int:
-        return int(getattr(find_block(spec).cost(config, spec.options, shape), name))
+        return int(getattr(find_block(spec).cost(config, spec, shape), name))
 
     interleaved = baseline_pattern(len(space.layers))
     baseline = int(getattr(cost(config.replaced(pattern=interleaved)), name))

@@ -15,44 +15,20 @@ Transformer, Mandava et al. 2020). Where only one choice is drawn, only that one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from parformer.blocks.base import Block, BlockState, Context, Cost, Options, Shape, find_block
+from parformer.blocks.base import Block, Context, Cost, Shape
+from parformer.blocks.stack import make_block
+from parformer.blocks.state import BlockState, GroupState, apart, together
 from parformer.config import ModelConfig
 from parformer.model import Model, build_from, realise, refill
+from parformer.parts import StackConfig
 from parformer.pattern import BlockSpec
 from parformer.search.placement.choices import Choices
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MixtureState(BlockState):
-    """What every choice of one layer remembers."""
-
-    choices: tuple[BlockState | None, ...]
-
-    @property
-    def batch(self) -> int:
-        return max((state.batch for state in self.choices if state is not None), default=0)
-
-    @property
-    def length(self) -> int:
-        return max((state.length for state in self.choices if state is not None), default=0)
-
-    def tensors(self) -> Iterator[Tensor]:
-        for state in self.choices:
-            yield from () if state is None else state.tensors()
-
-    def by_name(self) -> dict[str, Tensor]:
-        return {
-            f"{i}.{name}": tensor
-            for i, state in enumerate(self.choices)
-            for name, tensor in ({} if state is None else state.by_name()).items()
-        }
 
 
 class Mixture(Block):
@@ -62,10 +38,7 @@ class Mixture(Block):
 
     def __init__(self, config: ModelConfig, choices: Sequence[BlockSpec]) -> None:
         nn.Module.__init__(self)
-        self.choices = nn.ModuleList(
-            find_block(spec)(config, spec.options)  # type: ignore[call-arg]
-            for spec in choices
-        )
+        self.choices = nn.ModuleList(make_block(config, spec, {}) for spec in choices)
         self.weights_c: Tensor | None = None
         """How much of each choice this step takes."""
         self.drawn: int | None = None
@@ -75,8 +48,8 @@ class Mixture(Block):
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
         assert self.weights_c is not None, "mix the supernet before it runs"
-        assert state is None or isinstance(state, MixtureState)
-        before = (None,) * len(self.choices) if state is None else state.choices
+        assert state is None or isinstance(state, GroupState)
+        before = (None,) * len(self.choices) if state is None else state.blocks
         if self.drawn is None:
             return self._mix(x_btd, before, context, self.weights_c)
         return self._draw(x_btd, before, context, self.weights_c[self.drawn], self.drawn)
@@ -120,24 +93,14 @@ class Mixture(Block):
         return y_btd, together(after)
 
     def recall(self, tensors: Mapping[str, Tensor]) -> BlockState:
-        own: list[dict[str, Tensor]] = [{} for _ in self.choices]
-        for name, tensor in tensors.items():
-            number, _, part = name.partition(".")
-            own[int(number)][part] = tensor
-        return MixtureState(
-            tuple(
-                cast(Block, block).recall(parts) if parts else None
-                for block, parts in zip(self.choices, own, strict=True)
-            )
+        pairs = zip(self.choices, apart(tensors, len(self.choices)), strict=True)
+        return GroupState(
+            tuple(cast(Block, block).recall(own) if own else None for block, own in pairs)
         )
 
     @classmethod
-    def cost(cls, config: ModelConfig, options: Options, shape: Shape) -> Cost:
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
         raise AssertionError("a mixture has no price of its own; its choices have")
-
-
-def together(states: Sequence[BlockState | None]) -> MixtureState | None:
-    return MixtureState(tuple(states)) if any(state is not None for state in states) else None
 
 
 class Supernet(Model):

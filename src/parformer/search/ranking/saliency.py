@@ -223,7 +223,7 @@ def short_list(head: Head) -> int:
     if isinstance(head, ClusterHead):
         return head.clusters[0].size
     assert isinstance(head, FlatHead)
-    return head.weight.shape[0]
+    return head.out.weight.shape[0]
 
 
 def read_out(head: Head, x_btd: Tensor, weights_v: Tensor, *, clusters: bool = False) -> Tensor:
@@ -237,7 +237,7 @@ def read_out(head: Head, x_btd: Tensor, weights_v: Tensor, *, clusters: bool = F
             x_btd = head.norm(head.activation(head.transform(x_btd)))
         elif head.projection is not None:
             x_btd = x_btd @ head.projection
-        return x_btd @ (weights_v @ head.weight)
+        return x_btd @ (weights_v @ head.out.weight)
     assert isinstance(head, ClusterHead)
     sizes = [cluster.size for cluster in head.clusters]
     tables = list(torch.split(head.tables[0], sizes) if head.one_table else head.tables)

@@ -160,7 +160,7 @@ class SearchSpace:
         for width, config in by_width.items():
             for block in self.ranged_blocks():
                 for spec in block.corners(width, self.inner_ratio):
-                    find_block(spec).cost(config, spec.options, ONE_TOKEN)
+                    find_block(spec).cost(config, spec, ONE_TOKEN)
 
     def _with_all_blocks(self, fields: Mapping[str, int]) -> ModelConfig:
         """A model that has every block once, the least of each."""
@@ -224,7 +224,7 @@ class SearchSpace:
         shape = step_shape(config, None, None, 1)
 
         def price(spec: BlockSpec) -> int:
-            return int(getattr(find_block(spec).cost(config, spec.options, shape), name))
+            return int(getattr(find_block(spec).cost(config, spec, shape), name))
 
         width, ratio = fields["d_model"], self.inner_ratio
         least = tuple(

@@ -1,0 +1,117 @@
+"""Cross-attention: what a token takes from the text that an encoder has read."""
+
+# b batch, t time, s source, d width, h heads, g key-value heads, k head width
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from parformer.blocks.attention import head_sizes
+from parformer.blocks.base import (
+    BYTES,
+    Block,
+    Context,
+    Cost,
+    Shape,
+    block,
+    linear_cost,
+    norm_parameters,
+)
+from parformer.blocks.linear import Linear
+from parformer.blocks.places import make_mask
+from parformer.blocks.state import BlockState
+from parformer.errors import InputError
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec
+
+
+@dataclass(frozen=True, eq=False)
+class SourceMemory(BlockState):
+    """Keys and values of the source: all that later steps need of it."""
+
+    kv_bgsk: Tensor
+    present_bs: Tensor | None = None
+    """True where there is a token."""
+
+    @property
+    def trainable(self) -> bool:
+        return False
+
+    @property
+    def length(self) -> int:
+        return 0  # of no token of this text
+
+
+@block("c")
+class CrossAttention(Block):
+    """Every token asks the source, all of it, wherever it stands."""
+
+    options = {"heads": int, "head": int, "kv_heads": int}  # noqa: RUF012
+
+    def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
+        super().__init__(config)
+        self.heads, self.kv_heads, self.width = source_sizes(config, spec)
+        self.dropatt = config.dropatt
+        inside, both = self.heads * self.width, 2 * self.kv_heads * self.width
+        self.query = Linear(config.d_model, inside, bias=config.attention_bias)
+        self.key_value = Linear(source_width(config), both, bias=config.attention_bias)
+        self.out = Linear(inside, config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        assert state is None or isinstance(state, SourceMemory)
+        if context.source is not None:
+            kv_bgsk = self._heads(self.key_value(context.source.vectors_bsd))
+            present_bs = context.source.padding
+        elif state is not None:
+            kv_bgsk, present_bs = state.kv_bgsk, state.present_bs
+        else:
+            raise InputError("a decoder needs its source; give it with the first tokens")
+        y_btd = self._attend(self._heads(self.query(self.read(x_btd))), kv_bgsk, present_bs)
+        after = None if self.training else SourceMemory(kv_bgsk.detach(), present_bs)
+        return self.write(x_btd, self.out(y_btd)), after
+
+    def _heads(self, x_bnd: Tensor) -> Tensor:
+        return x_bnd.view(*x_bnd.shape[:2], -1, self.width).transpose(1, 2)
+
+    def _attend(self, q_bhtk: Tensor, kv_bgsk: Tensor, present_bs: Tensor | None) -> Tensor:
+        k_bgsk, v_bgsk = kv_bgsk.chunk(2, dim=1)
+        time, keys = q_bhtk.shape[2], k_bgsk.shape[2]
+        y_bhtk = F.scaled_dot_product_attention(
+            q_bhtk,
+            k_bgsk,
+            v_bgsk,
+            attn_mask=make_mask(time, keys, q_bhtk, causal=False, reach=0, padding=present_bs),
+            dropout_p=self.dropatt if self.training else 0.0,
+            enable_gqa=self.kv_heads != self.heads,
+        )
+        return y_bhtk.transpose(1, 2).flatten(2)
+
+    @classmethod
+    def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
+        heads, kv_heads, width = source_sizes(config, spec)
+        d, inside, both = config.d_model, heads * width, 2 * kv_heads * width
+        tokens, bias = shape.batch * shape.tgt_len, config.attention_bias
+        source = linear_cost(source_width(config), both, shape.batch * shape.source, bias=bias)
+        products = 2 * 2 * tokens * shape.source * inside
+        return (
+            linear_cost(d, inside, tokens, bias=bias)
+            # later steps have the source's keys and values at hand
+            + Cost(source.parameters, source.flops, 0)
+            + linear_cost(inside, d, tokens, bias=bias)
+            + Cost(norm_parameters(config), products, products)
+            + Cost(state_bytes=BYTES * both * shape.batch * shape.source)
+        )
+
+
+def source_width(config: StackConfig) -> int:
+    return config.d_source or config.d_model
+
+
+def source_sizes(config: StackConfig, spec: BlockSpec) -> tuple[int, int, int]:
+    """As self-attention's, without what positions ask for: there are none."""
+    return head_sizes(config.stack(positions="none", position_bias="none"), spec.options)

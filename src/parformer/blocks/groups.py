@@ -1,0 +1,119 @@
+"""Blocks that have a stack inside: one that narrows the stream, one that uses its weights again.
+
+`<sffff>` projects the stream down, runs its inside there and projects up again (MobileBERT);
+`{sf}x12` runs its inside twelve times with one set of weights (ALBERT).
+"""
+
+# b batch, t time, d width, w width inside
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from torch import Tensor, nn
+
+from parformer.blocks.base import (
+    GROUPS,
+    Block,
+    Context,
+    Cost,
+    Shape,
+    linear_cost,
+    norm_parameters,
+)
+from parformer.blocks.linear import Linear
+from parformer.blocks.stack import Remembered, Shared, Stack, stack_costs, stack_parameters
+from parformer.blocks.state import BlockState, GroupState, apart, together
+from parformer.parts import StackConfig
+from parformer.pattern import BlockSpec, Pattern
+
+
+class Group(Block):
+    """A block that runs a stack, once or more often."""
+
+    state_needs_run = True
+    inside: Stack
+    times = 1
+
+    def before(self, state: BlockState | None) -> Remembered:
+        assert state is None or isinstance(state, GroupState)
+        blank: Remembered = (None,) * (self.times * len(self.inside.blocks))
+        return blank if state is None else state.blocks
+
+    def zeros(self, batch: int, memory: int) -> BlockState | None:
+        return together(self.inside.zeros(batch, memory) * self.times)
+
+    def recall(self, tensors: Mapping[str, Tensor]) -> BlockState:
+        count = len(self.inside.blocks)
+        parts = apart(tensors, count * self.times)
+        rounds = (self.inside.recall(parts[n : n + count]) for n in range(0, len(parts), count))
+        return GroupState(tuple(state for each in rounds for state in each))
+
+
+class Bottleneck(Group):
+    """Down to a narrow stream, through the inside, and up again."""
+
+    letter = "<"
+
+    def __init__(self, config: StackConfig, spec: BlockSpec, shared: Shared) -> None:
+        super().__init__(config)
+        narrow = config.narrowed(inside_of(spec))
+        self.down = Linear(config.d_model, narrow.d_model, bias=config.feed_forward_bias)
+        self.inside = Stack(narrow, shared)
+        self.out = Linear(narrow.d_model, config.d_model, bias=config.feed_forward_bias)
+
+    def forward(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        x_btw, after = self.inside.run(self.down(self.read(x_btd)), self.before(state), context)
+        return self.write(x_btd, self.out(x_btw)), together(after)
+
+    @classmethod
+    def cost(
+        cls, config: StackConfig, spec: BlockSpec, shape: Shape, seen: set[str] | None = None
+    ) -> Cost:
+        narrow = config.narrowed(inside_of(spec))
+        d, width, bias = config.d_model, narrow.d_model, config.feed_forward_bias
+        tokens = shape.batch * shape.tgt_len
+        own = linear_cost(d, width, tokens, bias=bias) + linear_cost(width, d, tokens, bias=bias)
+        inside = stack_costs(narrow, narrow.pattern, shape, set() if seen is None else seen)
+        return sum(inside, own + Cost(norm_parameters(config) + stack_parameters(narrow)))
+
+
+class Repeated(Group):
+    """The inside several times, with the same weights and a memory of its own each time."""
+
+    letter = "{"
+
+    def __init__(self, config: StackConfig, spec: BlockSpec, shared: Shared) -> None:
+        nn.Module.__init__(self)
+        self.times = spec.times
+        once = config.stack(pattern=inside_of(spec), final_norm=False, drop_once=False)
+        self.inside = Stack(once, shared, inherits=True)
+
+    def forward(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        before, after = self.before(state), list[BlockState | None]()
+        count = len(self.inside.blocks)
+        for start in range(0, len(before), count):
+            x_btd, known = self.inside.run(x_btd, before[start : start + count], context)
+            after += known
+        return x_btd, together(after)
+
+    @classmethod
+    def cost(
+        cls, config: StackConfig, spec: BlockSpec, shape: Shape, seen: set[str] | None = None
+    ) -> Cost:
+        inside = stack_costs(config, inside_of(spec), shape, set() if seen is None else seen)
+        once = sum(inside, Cost())
+        again = (once.shared() for _ in range(spec.times - 1))
+        return sum(again, once)
+
+
+def inside_of(spec: BlockSpec) -> Pattern:
+    return cast(Pattern, spec.inside)
+
+
+GROUPS["<"], GROUPS["{"] = Bottleneck, Repeated

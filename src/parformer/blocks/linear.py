@@ -1,0 +1,114 @@
+"""What is the only door to a matrix?
+
+Blocks call their linear maps and know nothing of what stands behind: a weight, a packed one, a
+mask, a parametrization, or another module that somebody put in its place. `parts` and `activated`
+take a shorter way where a plain `Linear` is found, and the long one everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parformer.kernels import half
+from parformer.kernels.activations import gelu_tanh, linear_gelu, relu
+from parformer.kernels.packed import Packed, pack
+
+Activation = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "relu": relu,
+    "gelu": F.gelu,
+    "gelu-tanh": gelu_tanh,
+    "silu": F.silu,
+}
+
+
+class Direct(nn.Module):
+    """A module that reaches its maths by the shortest way when nothing hooks into it.
+
+    Generating one token is mostly Python between small kernels; the detour through
+    `Module.__call__` would take a tenth of it.
+    """
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.hooked:
+            return super().__call__(*inputs)
+        return self.forward(*inputs)
+
+    @property
+    def hooked(self) -> bool:
+        return bool(
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+        )
+
+
+class Linear(Direct, nn.Linear):
+    """A linear map, whose weight may be packed for steps of one size."""
+
+    packed: Packed | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = self._parameters
+        weight = own.get("weight")
+        if weight is None or "bias" not in own:  # pruned or parametrized: computed from others
+            return super().forward(x)
+        if self.packed is not None and self.packed.fits(x, weight):
+            return self.packed.linear(x, weight, own["bias"])
+        if half.SLOW_HALF and torch.is_autocast_enabled("cpu"):
+            return half.linear(x, weight, own["bias"])
+        return F.linear(x, weight, own["bias"])
+
+    def pack(self, rows: int) -> bool:
+        """Lay the weight out for this many rows; whether that was possible."""
+        weight = self._parameters.get("weight")
+        self.packed = None if weight is None else pack(weight, rows)
+        return self.packed is not None
+
+
+class LayerNorm(Direct, nn.LayerNorm):
+    """A layer norm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = self._parameters
+        if len(own) < 2:
+            return super().forward(x)
+        return torch.layer_norm(x, self.normalized_shape, own["weight"], own["bias"], self.eps)
+
+
+def plain_weight(linear: nn.Module) -> tuple[Tensor, Tensor | None] | None:
+    """A map's own weight and bias, if they are all there is to it."""
+    if type(linear) is not Linear or linear.hooked:
+        return None
+    own = linear._parameters
+    if own.get("weight") is None or "bias" not in own:
+        return None
+    return cast(Tensor, own["weight"]), own["bias"]
+
+
+def parts(linear: nn.Module, sizes: Sequence[int], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Consecutive stretches of a map's outputs, each of an input of its own."""
+    found = plain_weight(linear)
+    if found is None:
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return [
+            linear(x)[..., start : start + size]
+            for start, size, x in zip(starts, sizes, inputs, strict=True)
+        ]
+    weights = torch.split(found[0], list(sizes))
+    biases = [None] * len(weights) if found[1] is None else torch.split(found[1], list(sizes))
+    return [half.linear(*each) for each in zip(inputs, weights, biases, strict=True)]
+
+
+def activated(linear: nn.Module, x: Tensor, activation: Activation) -> Tensor:
+    """A non-linearity of a linear map, in one step where there is a kernel for it."""
+    found = plain_weight(linear) if activation is gelu_tanh else None
+    y = None if found is None else linear_gelu(x, *found)
+    return activation(linear(x)) if y is None else y

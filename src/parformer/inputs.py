@@ -1,0 +1,79 @@
+"""Can a model read this: tokens, targets, token types, padding, a state?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from parformer.config import ModelConfig
+from parformer.embedding import IGNORE, check_tokens
+from parformer.errors import InputError
+from parformer.state import State
+
+
+def check_inputs(
+    config: ModelConfig,
+    tokens: Tensor,
+    targets: Tensor | None,
+    token_types: Tensor | None,
+    padding: Tensor | None,
+) -> None:
+    """Refuse what a step cannot take."""
+    check_tokens(tokens, config.vocab_size, "tokens")
+    if targets is not None:
+        if config.head == "none":
+            raise InputError("this model has no head; build it with head='lm' or 'masked'")
+        check_alike("targets", targets, tokens)
+        check_tokens(targets.masked_fill(targets == IGNORE, 0), config.vocab_size, "targets")
+    if token_types is not None:
+        if not config.token_types:
+            raise InputError("this model has no token types; set token_types=2 to build them")
+        check_tokens(token_types, config.token_types, "token_types")
+        check_alike("token_types", token_types, tokens)
+    if padding is not None:
+        check_padding(config, tokens, padding)
+
+
+def check_alike(what: str, given: Tensor, tokens: Tensor) -> None:
+    if given.shape != tokens.shape:
+        raise InputError(
+            f"{what} have shape {tuple(given.shape)}, tokens {tuple(tokens.shape)}; they must agree"
+        )
+
+
+def check_padding(config: ModelConfig, tokens: Tensor, padding: Tensor) -> None:
+    recurrent = [letter for letter in "ra" if config.pattern.count(letter)]
+    if recurrent:
+        raise InputError(
+            f"padding of shape {tuple(padding.shape)}, but a recurrence ({recurrent[0]} in "
+            f"{str(config.pattern)!r}) reads every place; put what does not count last and leave "
+            "padding out"
+        )
+    if padding.shape != tokens.shape or padding.dtype != torch.bool:
+        raise InputError(
+            f"padding must be torch.bool with the shape of tokens {tuple(tokens.shape)}, "
+            f"got {padding.dtype} of shape {tuple(padding.shape)}"
+        )
+
+
+def check_state(config: ModelConfig, state: State, batch: int, *, training: bool) -> None:
+    """Refuse a state that another model left, or another batch."""
+    if not config.causal:
+        raise InputError("a model that sees both sides carries no state; leave it out")
+    if state.batch != batch:
+        raise InputError(
+            f"the state belongs to a batch of {state.batch}, the tokens to one of {batch}; "
+            "start with initial_state or use the same batch"
+        )
+    if state.config is not config and state.config != config:
+        raise InputError(
+            f"the state belongs to another model, {state.config.family} "
+            f"{str(state.config.pattern)!r} of width {state.config.d_model}, this one is "
+            f"{config.family} {str(config.pattern)!r} of width {config.d_model}; "
+            "start with initial_state"
+        )
+    if training and not state.trainable:
+        raise InputError(
+            "this state was made for inference; training starts from initial_state "
+            "or goes on with a state of its own"
+        )

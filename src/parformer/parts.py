@@ -1,0 +1,303 @@
+"""What are the parts of a model told: embedding, stack, head?
+
+A stack is all that blocks know of; a model has one, or two where it reads a source, and the
+inside of a bottleneck is one too. `ModelConfig` is the parts together, flat, as people write it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, Literal
+
+from parformer.errors import ConfigError
+from parformer.fields import fit_fields, need_at_least
+from parformer.pattern import Pattern
+
+FAMILY: Any = None
+"""A field's default that says: as the family has it."""
+
+MAX_CUTOFFS = 63
+"""Halving any width that often leaves nothing of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig:
+    """Which blocks in which order, and what each of them is unless it says otherwise."""
+
+    family: str
+    """What fills in the fields that are left open."""
+    pattern: Pattern
+    """Which blocks, in which order; a text is read as one."""
+    d_model: int
+    """Width of the stream that all blocks read and write."""
+    n_head: int
+    """Attention heads of an `s` or `c` block that does not say `heads=`."""
+    d_inner: int
+    """Inner width of an `f` block that does not say `inner=`."""
+    d_head: int = 0
+    """Width of one head; 0 means d_model divided by the block's number of heads."""
+    round_heads: bool = False
+    """Let heads that don't divide d_model round their width down, as LiteTransformerSearch does."""
+    n_kv_head: int = 0
+    """Heads that keys and values have, shared by groups of queries; 0 means as many as queries."""
+    d_attention: int = 0
+    """Width inside an `r` or `a` block without `width=`; 0 means a quarter of d_model."""
+    d_bottleneck: int = 0
+    """Width of the stream inside `< >`; 0 means a quarter of d_model."""
+    d_source: int = 0
+    """Width of what `c` blocks look at; 0 means d_model."""
+
+    positions: Literal["relative", "learned", "rotary", "none"] = FAMILY
+    """How a block knows where a token stands."""
+    position_bias: Literal["shared", "per-layer", "none"] = FAMILY
+    """Where the two bias vectors of relative attention live."""
+    max_len: int = 0
+    """The window of learned and rotary positions; 0 where there is none."""
+    rotary_base: float = 10_000.0
+    """The slowest rotation's base, for rotary positions."""
+    causal: bool = FAMILY
+    """Whether a token sees only what came before it."""
+
+    norm: Literal["pre", "post"] = FAMILY
+    """Normalise what a block reads, or what the residual sum gives."""
+    norm_type: Literal["layer", "rms"] = FAMILY
+    """Layer norm or root-mean-square norm."""
+    norm_eps: float = FAMILY
+    """What keeps a norm from dividing by zero."""
+    final_norm: bool = FAMILY
+    """One more norm after the last block."""
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = FAMILY
+    """The non-linearity of feed-forward blocks."""
+    gated: bool = FAMILY
+    """Feed-forward blocks multiply by a second, activated projection."""
+    attention_bias: bool = FAMILY
+    """Biases in attention's projections."""
+    feed_forward_bias: bool = FAMILY
+    """Biases in feed-forward's projections."""
+
+    dropout: float = 0.0
+    """Share of activations dropped while training."""
+    dropatt: float = 0.0
+    """Share of attention weights dropped while training."""
+    inner_dropout: bool = FAMILY
+    """Drop inside feed-forward blocks as well."""
+    drop_once: bool = FAMILY
+    """Leave what the last block gives to whoever reads it, and drops of it anyway."""
+
+    tgt_len: int = 0
+    """Tokens per step when nothing else is said; 0 means the window, max_len."""
+    mem_len: int = 0
+    """Tokens of memory carried from step to step, where positions are relative or none."""
+    clamp_len: int = -1
+    """Distances beyond this count as this; -1 means never."""
+    same_length: bool = False
+    """Every token sees exactly mem_len keys, itself included, as in the original evaluation."""
+
+    def __post_init__(self) -> None:
+        fit_fields(self)
+        self.check_stack()
+
+    def check_stack(self) -> None:
+        """Refuse sizes and lengths that do not fit together."""
+        for name in ("d_model", "n_head", "d_inner"):
+            need_at_least(name, getattr(self, name), 1)
+        widths = ("d_head", "n_kv_head", "d_attention", "d_bottleneck", "d_source")
+        for name in (*widths, "max_len", "tgt_len", "mem_len"):
+            need_at_least(name, getattr(self, name), 0)
+        need_at_least("clamp_len", self.clamp_len, -1)
+        for name in ("dropout", "dropatt"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is a share from 0 to below 1, got {getattr(self, name)}")
+        for name in ("norm_eps", "rotary_base"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+        self._settle_positions()
+        self._check_same_length()
+        self.head_width(self.n_head)
+
+    def _settle_positions(self) -> None:
+        if self.positions == "learned" and self.max_len == 0:
+            raise ConfigError(
+                "learned positions need a window, got max_len 0; set it, such as 1024"
+            )
+        if self.positions == "rotary" and self.max_len == 0:
+            object.__setattr__(self, "max_len", 2048)
+        if self.positions == "learned" and self.tgt_len > self.max_len:
+            raise ConfigError(
+                f"tgt_len {self.tgt_len} exceeds the window max_len {self.max_len}; raise max_len"
+            )
+        if self.positions == "relative" and self.position_bias == "none":
+            object.__setattr__(self, "position_bias", "shared")
+        if self.positions == "relative" and self.d_model % 2:
+            raise ConfigError(
+                f"relative positions need an even d_model, got {self.d_model}; "
+                f"try {self.d_model + 1}"
+            )
+
+    def _check_same_length(self) -> None:
+        if not self.same_length:
+            return
+        if self.positions not in ("relative", "none") or self.mem_len == 0:
+            raise ConfigError(
+                f"same_length needs relative positions and a memory, got {self.positions!r} "
+                f"positions and mem_len {self.mem_len}; set mem_len, such as 640"
+            )
+        if self.positions == "none" and self.pattern.count("s"):
+            raise ConfigError(
+                f"same_length without positions is for a blocks, and {str(self.pattern)!r} has s; "
+                "set positions='relative' or same_length=false"
+            )
+
+    def head_width(self, heads: int) -> int:
+        """Width of one head in a block with this many heads."""
+        if self.d_head:
+            return self.d_head
+        if heads > self.d_model:
+            raise ConfigError(f"{heads} heads do not fit into d_model {self.d_model}; set d_head")
+        if self.d_model % heads and not self.round_heads:
+            raise ConfigError(
+                f"{heads} heads do not divide d_model {self.d_model}; set d_head "
+                f"(round_heads=true would take {self.d_model // heads})"
+            )
+        return self.d_model // heads
+
+    @property
+    def shared_biases(self) -> bool:
+        """Whether all blocks of the stack share the biases of relative attention."""
+        return self.positions == "relative" and self.position_bias == "shared"
+
+    @property
+    def step_len(self) -> int:
+        """Tokens per step when nothing else is said."""
+        return self.tgt_len or self.max_len or 64
+
+    @property
+    def memory(self) -> int:
+        """How many past tokens a state may hold at most."""
+        if not self.causal:
+            return 0
+        return self.mem_len if self.positions in ("relative", "none") else self.max_len
+
+    @property
+    def reach(self) -> int:
+        """How many keys a token sees at most, itself included; 0 means all there are."""
+        return self.mem_len if self.same_length else 0
+
+    def stack(self, **changes: Any) -> StackConfig:
+        """The stack alone, with some fields changed."""
+        values = {field.name: getattr(self, field.name) for field in fields(StackConfig)}
+        return StackConfig(**{**values, **changes})
+
+    def narrowed(self, inside: Pattern) -> StackConfig:
+        """What the inside of a bottleneck is told: the same on a narrower stream."""
+        width = self.d_bottleneck or max(1, self.d_model // 4)
+        source = self.d_source or self.d_model
+        own = {"d_model": width, "d_source": source, "final_norm": False, "drop_once": False}
+        return self.stack(pattern=inside, **own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How tokens become vectors."""
+
+    vocab_size: int
+    """Number of different tokens."""
+    embedding: Literal["plain", "adaptive", "factorized"] = "plain"
+    """One table; clusters of falling width; or a narrow table and a projection."""
+    d_embed: int = 0
+    """Width of the embedding table (its first cluster); 0 means d_model."""
+    cutoffs: tuple[int, ...] = ()
+    """Where an adaptive vocabulary is cut, frequent words first."""
+    div_val: int = 1
+    """Each adaptive cluster is this many times narrower than the one before."""
+    projection_bias: bool = False
+    """A bias in the projection of a factorized embedding (ALBERT has one, OPT has not)."""
+    scale_embedding: bool = FAMILY
+    """Multiply embeddings by the square root of d_model."""
+    embedding_norm: bool = FAMILY
+    """A norm on the sum of embeddings."""
+    token_types: int = FAMILY
+    """Number of segment kinds (BERT: 2)."""
+
+    def check_embedding(self, width: int) -> None:
+        """Refuse tables that make no vectors of this width."""
+        for name, least in (("vocab_size", 1), ("div_val", 1), ("d_embed", 0), ("token_types", 0)):
+            need_at_least(name, getattr(self, name), least)
+        if self.embedding == "plain" and (self.d_embed or width) != width:
+            raise ConfigError(
+                f"a plain embedding is as wide as the model, got d_embed {self.d_embed} for "
+                f"d_model {width}; set embedding='factorized'"
+            )
+        if self.embedding != "adaptive" and (self.cutoffs or self.div_val != 1):
+            raise ConfigError(
+                f"cutoffs {list(self.cutoffs)} and div_val {self.div_val} belong to "
+                f"embedding='adaptive', got {self.embedding!r}"
+            )
+        if self.embedding == "adaptive":
+            self._check_clusters(self.d_embed or width)
+
+    def _check_clusters(self, first: int) -> None:
+        if len(self.cutoffs) > MAX_CUTOFFS:
+            raise ConfigError(
+                f"at most {MAX_CUTOFFS} cutoffs make sense, got {len(self.cutoffs):,}"
+            )
+        edges = (0, *self.cutoffs, self.vocab_size)
+        if any(low >= high for low, high in pairwise(edges)):
+            raise ConfigError(
+                f"cutoffs must rise between 0 and vocab_size {self.vocab_size}, "
+                f"got {list(self.cutoffs)}"
+            )
+        if first // self.div_val ** len(self.cutoffs) < 1:
+            raise ConfigError(
+                f"the last of {len(self.cutoffs) + 1} clusters would have width 0: "
+                f"d_embed {first} over div_val {self.div_val}; lower div_val"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """What vectors become in the end."""
+
+    head: Literal["lm", "masked", "none"] = FAMILY
+    """Next-token head, masked-word head with its transform, or hidden states only."""
+    tie_weights: bool = True
+    """The output head reuses the embedding tables."""
+    tie_projections: Literal["all", "tails", "none"] = "tails"
+    """Which output projections reuse the embedding's: Transformer-XL shares all but the first."""
+    output_bias: bool = FAMILY
+    """A bias per token in the head."""
+    pooler: bool = FAMILY
+    """A tanh projection of the first token, as BERT's classifiers use it."""
+    final_dropout: bool = FAMILY
+    """Drop some of what the head reads, too."""
+
+    def check_head(self, *, causal: bool, adaptive: bool) -> None:
+        """Refuse a head that the other parts cannot feed."""
+        if self.head == "masked" and adaptive:
+            raise ConfigError(
+                "a masked-word head needs embedding='plain' or 'factorized', got 'adaptive'"
+            )
+        if self.head == "masked" and causal:
+            raise ConfigError("a masked-word head needs causal=false: it reads both sides")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstWeights:
+    """How weights are drawn before the first update."""
+
+    first_weights: Literal["family", "scaled"] = "family"
+    """As the family's authors draw them; or by each matrix's own inputs, and every residual block
+    begins with nothing to add, which holds for any width and depth."""
+    draws: Literal["normal", "noisy-norms", "shrinking", "uniform"] = FAMILY
+    """As authors draw them: all alike; norms too (Transformer-XL); smaller the more blocks add up
+    (GPT-2); or evenly within bounds (SRU++)."""
+    init_std: float = 0.02
+    """Spread of the first weights; of scaled ones, of the embedding alone."""
+    projection_std: float = 0.01
+    """Spread of the first embedding projections."""
+
+    def check_spreads(self) -> None:
+        for name in ("init_std", "projection_std"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
