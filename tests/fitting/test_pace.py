@@ -145,6 +145,16 @@ def test_a_busy_machine_costs_models_and_updates_but_never_the_result(
     assert found.verdict.headline in page
 
 
+def test_a_machine_that_was_busy_while_it_was_timed_gets_its_updates_all_the_same(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(lambda now, phase: 8.0 if phase in ("size", "sizes", "rates") else 1.0)
+    found = run(machine, text, tmp_path / "run", monkeypatch)
+    assert any(line.startswith("Updates are quicker than was timed") for line in machine.said)
+    assert (found.models[0].steps or 0) > 60
+    assert machine.now <= 310
+
+
 def test_the_same_run_is_not_planned_anew_when_it_goes_on(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,12 +151,12 @@ def test_a_limit_is_judged_by_the_interval_that_is_shown() -> None:
     limits = Limits({"latency": 0.005, "memory": 90.0}, {})
     slow = Latency(0.0051, 0.0049, 0.0056, 1.0, 1.0, 1.0, "tie")
     assert limits.broken_by(row("a", latency=slow, memory=80)) == {}
-    assert not limits.surely_kept_by(row("a", latency=slow, memory=80))
+    assert limits.keeping(row("a", latency=slow)) == "Too noisy to tell whether it keeps to"
     sure = Latency(0.0061, 0.0052, 0.0066, 1.0, 1.0, 1.0, "tie")
     assert limits.broken_by(row("a", latency=sure)) == {"latency": 0.0061, "memory": 100.0}
     quick = Latency(0.00407, 0.0040, 0.0042, 1.0, 1.0, 1.0, "tie")
     assert limits.broken_by(row("a", latency=quick, memory=80)) == {}
-    assert limits.surely_kept_by(row("a", latency=quick, memory=80))
+    assert limits.keeping(row("a", latency=quick)) == "It keeps to"
     assert limits.broken_by(row("a", latency=None, memory=80)) == {}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from parformer.pattern import Pattern
+from parformer.report.figures import axis, plot
 from parformer.report.page import (
     DARK,
     LIGHT,
@@ -21,10 +22,8 @@ from parformer.report.page import (
     Made,
     Part,
     Section,
-    axis,
     page,
     paragraph,
-    plot,
     strips,
     table,
 )

@@ -13,13 +13,11 @@ from parformer.measure.models import MeasuredModel, MeasuredModels
 from parformer.report.tables import (
     block_table,
     cost_table,
-    duration,
-    gigaflops,
     measured_table,
-    megabytes,
     stacks,
     verdict,
 )
+from parformer.report.words import duration, gigaflops, megabytes
 
 
 def text_of(renderable: object) -> str:

@@ -30,6 +30,8 @@ CLOSE = 0.25
 """The share of the margin within which two models are as good, and the faster one is taken."""
 FEWEST = 30
 """Updates that fewer finalists share the time for, rather than have less than these."""
+QUICKER = 2
+"""How many times as many updates there must be time for, for the contest to begin again."""
 SEGMENT = 512
 """Tokens of a stretch of validation text whose mean loss counts as one observation."""
 NO_TIME = "there was no time left for it"
@@ -42,8 +44,8 @@ def contest(fit: Running) -> Contest:
     """
     fit.alike.tidy("rate-*")
     many = int(fit.progress.number("contest.entrants", lambda: entrants(fit)))
-    steps = int(fit.progress.number("contest.steps", lambda: contest_steps(fit, many)))
-    third = max(1, steps // LOOKS) * (LOOKS // 3)
+    steps = settled_steps(fit, many)
+    third = third_of(steps)
     out: dict[str, Dropped] = {}
     losses: dict[str, float] = {}
     for place, name in enumerate(by_need(fit)):
@@ -72,6 +74,22 @@ def contest(fit: Running) -> Contest:
     if end >= SHORTEST and failed_alone(found) and slow_down(fit, BASELINE, "learned too little"):
         found[BASELINE] = to_the_end(fit, BASELINE, steps, end)
     return Contest(end, found, best_of(fit, found))
+
+
+def third_of(steps: int) -> int:
+    return max(1, steps // LOOKS) * (LOOKS // 3)
+
+
+def settled_steps(fit: Running, many: int) -> int:
+    """Updates of each; decided again where the first ones are much quicker than was timed."""
+    steps = int(fit.progress.number("contest.steps", lambda: contest_steps(fit, many)))
+    if fit.by_clock and not fit.progress.has("contest.again"):
+        first_third(fit, BASELINE, steps, third_of(steps))
+    again = int(fit.progress.number("contest.again", lambda: contest_steps(fit, many)))
+    if again < QUICKER * steps:
+        return steps
+    fit.watch.notice(f"Updates are quicker than was timed: {again:,} for each, not {steps:,}.")
+    return again
 
 
 def by_need(fit: Running) -> list[str]:

@@ -214,7 +214,7 @@ def measure(
 
     What is shown is what is judged: a limit is broken if the whole interval lies beyond it.
     """
-    rounds = max(FEWEST_ROUNDS, round(ROUNDS / fit.slowness))
+    rounds = max(FEWEST_ROUNDS, round(ROUNDS / max(fit.slowness, 1.0)))
     configs = {name: one.config for name, one in fit.finalists.items()}
     readings = fit.meter(configs, replace(fit.step, rounds=rounds), fit.watch.preparing)
     base, measured = readings[BASELINE], []

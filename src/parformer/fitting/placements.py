@@ -67,6 +67,7 @@ def search(fit: Running) -> Placed:
             search_recipe(fit, seconds),
             fit.path / SEARCH,
             watch=fit.impatient(),
+            prepared=fit.prepared,
             command="parformer fit",
         )
     except OutOfTime:

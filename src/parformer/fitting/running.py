@@ -56,7 +56,7 @@ class Running:
     """Where block costs are kept; the user's cache folder unless given."""
     clock: Clock = time.monotonic
     slowness: float = field(default=1.0, init=False)
-    """How many times as long as when it was timed an update takes by now, and at least 1."""
+    """How many times as long as when it was timed an update takes by now."""
 
     @property
     def request(self) -> FitRequest:
@@ -84,7 +84,7 @@ class Running:
     @property
     def left_to_train(self) -> float:
         """The same without what the report takes at the pace of now."""
-        return self.left - self.planned["report"] * min(self.slowness, 3.0)
+        return self.left - self.planned["report"] * min(max(self.slowness, 1.0), 3.0)
 
     def late(self) -> bool:
         """Whether there is no more time but for the report."""
@@ -193,7 +193,7 @@ class Running:
         if trained is not None and trained.pace is not None and self.by_clock:
             known = [m for m, one in self.finalists.items() if one.config == recipe.model]
             expected = self.progress.need(Paces).updates[known[0]]
-            self.slowness = max(1.0, trained.pace / expected)
+            self.slowness = trained.pace / expected
         return trained
 
     def pace(self, name: str) -> float:

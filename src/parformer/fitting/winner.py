@@ -5,6 +5,7 @@ from __future__ import annotations
 from parformer.fitting.contest import rate_of, segments
 from parformer.fitting.phases import BASELINE, Contest, Seeds, Winner
 from parformer.fitting.running import EVALUATED, GLANCE, Running
+from parformer.train.run import read_result
 
 LONGER = 1.3
 """How much longer than in the contest a winner's training must be to be worth while."""
@@ -58,9 +59,8 @@ def winner(fit: Running) -> Winner:
     longer = int(fit.progress.number("winner.steps", affordable))
     if longer < LONGER * steps:
         return kept
-    rate = rate_of(fit, name)
-    trained = fit.train(fit.recipe_of(name, longer, rate), "winner")
-    before = fit.train(fit.recipe_of(name, steps, rate), name)  # it is finished
-    if trained is None or before is None or trained.loss >= before.loss:
+    trained = fit.train(fit.recipe_of(name, longer, rate_of(fit, name)), "winner")
+    before = read_result(fit.alike.root / name)
+    if trained is None or before is None or trained.loss >= before["valid"]["loss"]:
         return kept  # longer was not better
     return Winner(name, "winner", trained.steps, True)

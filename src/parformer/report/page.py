@@ -23,13 +23,8 @@ from string import Template
 from typing import Any, NewType
 
 from parformer.pattern import ALPHABET, BlockSpec
-from parformer.report.figures import ACCENT as ACCENT
-from parformer.report.figures import FAINT as FAINT
 from parformer.report.figures import Plot
-from parformer.report.figures import axis as axis
-from parformer.report.figures import plot as plot
 from parformer.report.stack import COLOURS, colour
-from parformer.report.words import listed as listed
 
 Html = NewType("Html", str)
 """Text that is markup already; whatever else comes in is escaped."""

@@ -11,9 +11,7 @@ from rich.text import Text
 
 from parformer.measure.models import MeasuredModels, step_words
 from parformer.report.stack import draw, legend
-from parformer.report.words import duration as duration
-from parformer.report.words import gigaflops as gigaflops
-from parformer.report.words import megabytes as megabytes
+from parformer.report.words import duration, gigaflops, megabytes
 
 if TYPE_CHECKING:
     from parformer.config import ModelConfig

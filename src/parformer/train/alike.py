@@ -75,8 +75,8 @@ class Alike:
         """
         path = self.root / name
         make_folder(path)
-        if is_run(path) and read_run(path).train.learning_rate != recipe.train.learning_rate:
-            shutil.rmtree(path)  # it was given up for a lower rate
+        if is_run(path) and schedule(read_run(path)) != schedule(recipe):
+            shutil.rmtree(path)  # it was given up for a lower rate, or for more updates
             make_folder(path)
         known = self._known(path, recipe)
         valid, ticks = dict(read_curve(path, "valid_loss")), list[float]()
@@ -131,6 +131,11 @@ class Alike:
         """What nobody goes on from needs no checkpoints: curves, results and models stay."""
         for place in self.root.glob(f"{pattern}/{CHECKPOINTS}"):
             shutil.rmtree(place, ignore_errors=True)
+
+
+def schedule(recipe: Recipe) -> tuple[float, int]:
+    """What a training cannot go on with another one of."""
+    return recipe.train.learning_rate, recipe.train.steps
 
 
 def ending(late: Callable[[], bool], end: float) -> Callable[..., Session]:

@@ -102,11 +102,12 @@ def running(
     chosen: Collection[str],
     workers: Workers,
     watch: Watch,
+    prepared: Prepared | None = None,
 ) -> Iterator[tuple[Recipe, Prepared]]:
     """A run that is this process' own for the while, with its recipe and its text.
 
     What a new run's recipe leaves open, `settle` decides; it refuses what cannot be done
-    before anything is written down.
+    before anything is written down. Who has the text open already gives it as `prepared`.
     """
     keep_memory()
     with ExitStack() as stack:
@@ -120,10 +121,10 @@ def running(
             stored = read_run(path)
             recipe = stored if recipe is None else agree(stored, recipe, set(chosen), path)
             tokenizer = read_run_tokenizer(path)
-            prepared = read_text(recipe, workers, watch, tokenizer, path)
+            prepared = prepared or read_text(recipe, workers, watch, tokenizer, path)
         else:
             assert recipe is not None
-            prepared = read_text(recipe, workers, watch, None, path)
+            prepared = prepared or read_text(recipe, workers, watch, None, path)
             recipe = fit_vocabulary(recipe, prepared.tokenizer, watch.notice)
             recipe = recipe.replaced({"data.identity": prepared.identity})
             recipe = settle(recipe, prepared)

@@ -109,8 +109,12 @@ def search_recipe(
     command: str = "",
     workers: Workers | None = None,
     watch: Watch | None = None,
+    prepared: Prepared | None = None,
 ) -> Searched:
-    """Search by a recipe in a run folder; a run that is there already goes on."""
+    """Search by a recipe in a run folder; a run that is there already goes on.
+
+    Who has the text open already gives it as `prepared`.
+    """
     workers, watch = workers or Workers(), watch or Watch()
     measured: list[Known] = []
 
@@ -124,7 +128,7 @@ def search_recipe(
         target_of(recipe)  # what cannot be aimed at is refused before any text is read
         # before it is compared with what a run holds, which was made of this
         recipe = without_carried_state(recipe, watch)
-    with running(recipe, path, decide, chosen, workers, watch) as (recipe, prepared):
+    with running(recipe, path, decide, chosen, workers, watch, prepared) as (recipe, prepared):
         if recipe.search is None:
             raise ConfigError(
                 f"the run {str(path)!r} holds a training; go on with: parformer train --run {path}"
