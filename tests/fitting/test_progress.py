@@ -82,9 +82,10 @@ def test_another_question_is_refused_but_prices_may_change(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"format": "other"}', "not written by a fit"),
-        ('{"format": "parformer-fit-notes-1", "phases": 3}', "missing"),
-        ('{"format": "parformer-fit-notes-1", "ask": {}, "phases": {"size": 3}}', "missing"),
+        ('{"format": "other", "ask": {}, "phases": {}}', "format must be one of"),
+        ('{"format": "parformer-fit-notes-1", "phases": 3}', "lacks 'ask'"),
+        ('{"format": "parformer-fit-notes-1", "ask": 3, "phases": {}}', "mapping"),
+        ('{"format": "parformer-fit-notes-1", "ask": {}, "phases": {"size": 3}}', "a table, got 3"),
         ('{"format": "parformer-fit-no', "is not JSON"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -145,25 +146,18 @@ def what_fits(
     """
     if not fit.by_clock or not going:
         return steps, []
-
-    def take(names: Sequence[str]) -> float:
-        looking = len(names) * (GLANCE + EVALUATED) * fit.token_pace()
-        return (steps - third) * sum(map(fit.pace, names)) + looking
-
-    def decide() -> float:
-        first = sorted(going, key=lambda n: (n != BASELINE, n not in fit.eligible, losses[n]))
-        many = len(first)
-        while many > 2 and take(first[:many]) > fit.left_to_train:
-            many -= 1
-        return many
-
     first = sorted(going, key=lambda n: (n != BASELINE, n not in fit.eligible, losses[n]))
-    many = int(fit.progress.number("contest.going", decide))
 
-    def cut() -> float:
+    def fitting() -> int:
+        looking = (GLANCE + EVALUATED) * fit.token_pace()
+        takes = accumulate((steps - third) * fit.pace(name) + looking for name in first)
+        return max(2, sum(seconds <= fit.left_to_train for seconds in takes))
+
+    many = int(fit.progress.number("contest.going", fitting))
+
+    def cut() -> int:
         each = sum(map(fit.pace, first[:many]))
-        fits = third + int(max(0.0, fit.left_to_train) / each)
-        return min(steps, fits)
+        return min(steps, third + int(max(0.0, fit.left_to_train) / each))
 
     return int(fit.progress.number("contest.end", cut)), first[many:]
 

@@ -17,7 +17,7 @@ from typing import Any
 from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
 from parformer.events import Event, Listener, Phase, Watch, nobody
 from parformer.fitting import candidates, contest, ladder, placements, rates, running, winner
-from parformer.fitting.outcome import conclude
+from parformer.fitting.outcome import about_phases, conclude
 from parformer.fitting.phases import (
     Baseline,
     Contest,
@@ -32,7 +32,7 @@ from parformer.fitting.phases import (
 )
 from parformer.fitting.progress import FILE, Clock, Progress
 from parformer.fitting.request import FitRequest
-from parformer.fitting.result import REPORT, FitResult, PhaseFacts
+from parformer.fitting.result import REPORT, FitResult
 from parformer.fitting.running import TRAININGS, Running
 from parformer.measure.readings import Meter, measure_here
 from parformer.model import load
@@ -125,17 +125,10 @@ def work_off(run: Running, command: str) -> FitResult:
     phase(Seeds, winner.seeds)
     phase(Winner, winner.winner)
     announce(run, "report")
-    found: list[FitResult] = []
-    run.progress.timed("report", lambda: found.append(conclude(run, command=command)))
-    result = replace(found[0], phases=_with_report(run, found[0]))
+    result: FitResult = run.progress.timed("report", lambda: conclude(run, command=command))
+    result = replace(result, phases=tuple(about_phases(run)))  # the last one is over too
     write(run.path, result)
     return result
-
-
-def _with_report(run: Running, result: FitResult) -> tuple[PhaseFacts, ...]:
-    """The phases, now that the last one is over too."""
-    *before, last = result.phases
-    return (*before, replace(last, seconds=run.progress.seconds(last.name)))
 
 
 def announce(run: Running, name: str) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from parformer.errors import ConfigError, Stopped
 from parformer.measure.device import pinned_threads
@@ -34,7 +33,7 @@ def pocket_search(bench: Workbench, *, retrain: bool = False) -> PlacementResult
     if bench.folder is None:
         raise ConfigError("a search needs a --run folder to keep it in")
     seeds = max(SEEDS, bench.seeds)
-    length: dict[str, Any] = {"train__time": SHARE * bench.seconds}
+    length: dict[str, object] = {"train__time": SHARE * bench.seconds}
     name = f"search-{bench.seconds:g}s-{seeds}"
     if bench.steps:
         length = {"train__steps": bench.steps, "train__warmup": max(1, bench.steps // 10)}

@@ -153,7 +153,7 @@ def loss(curve: Curve, split: str) -> float:
 def pocket(preset: str = "pocket", **changes: Any) -> Recipe:
     """A small recipe; fields are named with two underscores, as in train__batch=16."""
     own = {name.replace("__", "."): value for name, value in changes.items()}
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "train.precision": "fp32",
         "train.compile": "off",
         "train.time": 0.0,
@@ -206,7 +206,7 @@ def failed(bench: Workbench, curves: Mapping[str, Sequence[Curve]]) -> frozenset
 
 
 def settled(bench: Workbench, recipe: Recipe) -> Recipe:
-    changes: dict[str, Any] = {"train.threads": bench.threads}
+    changes: dict[str, object] = {"train.threads": bench.threads}
     if recipe.train.kernels == "auto":
         changes["train.kernels"] = find_kernels(Workers())
     if bench.corpus:

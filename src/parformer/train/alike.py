@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from parformer.data.tokens import Prepared
 from parformer.errors import CorpusError, Stopped, TrainingError
@@ -151,5 +150,5 @@ def ending(late: Callable[[], bool], end: float) -> Callable[..., Session]:
 def read_curve(path: Path, name: str) -> Curve:
     """What a run's metrics say by step: its `loss`, or `valid_loss`."""
     file = path / METRICS
-    rows: list[dict[str, Any]] = read_metrics(file) if file.is_file() else []
+    rows = read_metrics(file) if file.is_file() else []
     return tuple((row["step"], row[name]) for row in rows if row.get(name) is not None)
