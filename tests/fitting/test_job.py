@@ -386,6 +386,21 @@ def test_a_truncated_result_or_model_is_made_again(whole: Path, tmp_path: Path) 
     assert weights.read_bytes() == good
 
 
+def test_a_finished_fit_needs_no_journal_and_a_report_no_search(
+    whole: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "copy"
+    shutil.copytree(whole, path)
+    (path / "search" / "search.json").write_text('{"patt')
+    (path / "fit.json").unlink()
+    with lenient():
+        again = small_fit(FitRequest(run=str(path)))
+    assert again.search is None
+    assert again.models == FitResult.load(whole).models
+    (path / "fit-notes.json").write_text('{"form')
+    assert small_fit(FitRequest(run=str(path))) == again
+
+
 def test_a_model_that_is_broken_everywhere_is_no_good_news(whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "copy"
     shutil.copytree(whole, path)
@@ -405,5 +420,7 @@ def test_a_missing_text_is_refused_before_any_plan(tmp_path: Path) -> None:
 
 
 def test_what_a_request_holds_is_not_given_twice(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="seed belong into the request"):
+    with pytest.raises(ConfigError, match="or its fields by name and nothing else"):
         pf.fit(small_request(text, tmp_path / "run"), seed=3)
+    with pytest.raises(ConfigError, match="unknown field 'sede'"):
+        pf.fit(text, sede=3)

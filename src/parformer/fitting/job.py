@@ -9,12 +9,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
+from parformer.errors import FolderError, ParformerError, Stopped
 from parformer.events import Event, Listener, Phase, Watch, nobody
 from parformer.fitting import candidates, contest, ladder, placements, rates, running, winner
 from parformer.fitting.outcome import about_phases, conclude
@@ -40,10 +41,11 @@ from parformer.report.fit import fit_page
 from parformer.store.files import reason, replace_file
 from parformer.train.allocator import keep_memory
 from parformer.train.run import LOCK, MODEL, only_one
+from parformer.verbs import requested
 
 
 def fit(
-    request: FitRequest | str | Path,
+    request: FitRequest | str | Path | None = None,
     *,
     watch: Listener | None = None,
     quiet: bool = False,
@@ -55,17 +57,16 @@ def fit(
 ) -> FitResult:
     """Find, train and prove the best model within a budget; the same run goes on where it stopped.
 
-    request: all that is asked, or a text alone, with the rest as `fields`: run, limits such as
-    "latency=5ms" or "latency=0.7x" of the interleaved baseline, time in seconds or steps, and
+    request: all that is asked, or a text alone, with the rest as fields by name: run, limits such
+    as "latency=5ms" or "latency=0.7x" of the interleaved baseline, time in seconds or steps, and
     whatever else `parformer fit --help` lists.
     watch: told what happens; without one every phase is printed, unless it is to be quiet.
 
     Ctrl-C leaves the best so far.
     """
-    if not isinstance(request, FitRequest):
-        request = FitRequest(corpus=str(request), **fields)
-    elif fields:
-        raise ConfigError(f"{', '.join(fields)} belong into the request; give them there")
+    if isinstance(request, str | Path):
+        request, fields = None, {"corpus": request, **fields}
+    request = requested(FitRequest, request, fields)
     path = request.folder
     fresh = make_room(path)
     keep_memory()
@@ -170,8 +171,9 @@ def finished_fit(path: Path, request: FitRequest) -> FitResult | None:
         if (path / FILE).is_file():
             return None  # the journal and the trainings have all that it takes to make them again
         raise
-    if request.corpus and (path / FILE).is_file():
-        Progress(path, request)
+    with suppress(FolderError):  # a journal that is broken is not needed any more
+        if request.corpus and (path / FILE).is_file():
+            Progress(path, request)
     return known
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from parformer import __version__
+from parformer.errors import FolderError
 from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.energy import estimate
 from parformer.fitting.phases import (
@@ -375,7 +376,13 @@ def about_phases(fit: Running) -> list[PhaseFacts]:
 def searched(fit: Running) -> PlacementResult | None:
     """What the search for placements found."""
     place = fit.path / SEARCH
-    return PlacementResult.load(place) if (place / PlacementResult.FILE).is_file() else None
+    if not (place / PlacementResult.FILE).is_file():
+        return None
+    try:
+        return PlacementResult.load(place)
+    except FolderError as error:  # only a picture depends on it
+        fit.watch.notice(f"The report says nothing of the search: {error}")
+        return None
 
 
 def about_profile(fit: Running, found: Profiled) -> ProfileFacts | None:
