@@ -32,7 +32,7 @@ from parformer.search.sizes.evolution import Plan
 from parformer.search.sizes.objectives import Clock, Figures, countable
 from parformer.search.sizes.space import SearchSpace, read_space
 from parformer.search.sizes.study import open_study
-from parformer.search.sizes.wanted import Wanted
+from parformer.search.sizes.wanted import Wanted, as_today
 
 POPULATION, ITERATIONS = 60, 12
 SMALL = 20_000
@@ -127,7 +127,8 @@ def search_sizes(
     sampler = "lts" if space.size > SMALL else "random"
     wanted = Wanted(space=space, plan=plan, step=step, sampler=sampler)
     settings = wanted.to_settings() | {"limits_here": dict(limits)}
-    with open_study(f"notebook:{file}", space.name, settings, slots=plan.slots) as study:
+    place = f"notebook:{file}"
+    with open_study(place, space.name, settings, slots=plan.slots, today=as_today) as study:
         work_off(study, wanted, {}, clock, Watch())
         return ending(study, wanted, limits, None, {})
 

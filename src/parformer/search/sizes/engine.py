@@ -32,6 +32,7 @@ from parformer.search.sizes.storage import read_address
 from parformer.search.sizes.study import Study, join_study, open_study
 from parformer.search.sizes.wanted import (
     Wanted,
+    as_today,
     nothing_within,
     settle_limits,
     sizes_of,
@@ -128,7 +129,8 @@ def search_front(
         "limits_here": limits,
         "profile": None if profile is None else profile.to_dict(),
     }
-    with open_study(address, name, settings, slots=wanted.plan.slots) as study:
+    slots = wanted.plan.slots
+    with open_study(address, name, settings, slots=slots, today=as_today) as study:
         with helpers(address, name, workers - 1):
             work_off(study, wanted, limits, clock_of(wanted, profile, meter), watch, stop)
         seconds = {"profile": profiled - began, "search": time.monotonic() - profiled}

@@ -232,13 +232,20 @@ class Study:
 
 
 def open_study(
-    storage: str, name: str, settings: Json, *, slots: int, heartbeat: float = 60
+    storage: str,
+    name: str,
+    settings: Json,
+    *,
+    slots: int,
+    heartbeat: float = 60,
+    today: Callable[[Json], Json] = lambda stored: stored,
 ) -> Study:
     """Make a study, or go on with the one that is there if its settings are these.
 
     `settings["objectives"]` names what is to be made small. `slots` may grow from one call to
     the next; `heartbeat` stays what it was when the study was made. No slot stays claimed for
-    more than two heartbeats after its worker's last, as long as one worker lives.
+    more than two heartbeats after its worker's last, as long as one worker lives. `today` writes
+    settings of an earlier version as this one would.
     """
     address = read_address(storage)
     asked: Json = json.loads(json.dumps(settings))
@@ -266,7 +273,7 @@ def open_study(
             failpoint("study.created")
             check_format(database, name)
             study = Study(database, name)
-            check_settings(study.settings, asked, address)
+            check_settings(today(study.settings), asked, address)
             study.slots = max(slots, study.slots)
             database.ask("UPDATE parformer_studies SET slots = ? WHERE name = ?", study.slots, name)
         return study

@@ -5,14 +5,15 @@ A study keeps it, so workers on other machines need the study's address and noth
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.errors import ConfigError
-from parformer.measure.profile import BlockRange, Sizes
+from parformer.errors import ConfigError, ParformerError
+from parformer.measure.profile import BlockRange, Profile, Sizes
 from parformer.measure.readings import Meter, Step
 from parformer.records import Json
 from parformer.search.limits import Limit, as_option, in_words
@@ -84,6 +85,18 @@ class Wanted:
         """What needs no clock."""
         shape, batch = self.step.shape(config), self.step.batch
         return countable(cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=batch))
+
+
+def as_today(settings: Json) -> Json:
+    """The settings of a study as this version writes them; models have more fields by now."""
+    try:
+        known = Wanted.from_settings(settings, 1).to_settings()
+        if settings.get("profile") is not None:
+            known["profile"] = Profile.from_dict(settings["profile"]).to_dict()
+    except (ParformerError, KeyError, TypeError, ValueError):
+        return settings  # of something else, which is told by whoever compares them
+    plain: Json = json.loads(json.dumps(known))
+    return settings | plain
 
 
 def settle_limits(wanted: Wanted, meter: Meter) -> dict[str, float]:
