@@ -18,7 +18,10 @@ from typing import Any, Literal, Self
 
 from parformer.config import SECTIONS, ModelConfig, read_tables
 from parformer.errors import ConfigError
-from parformer.fields import check_names, field_types, fit_fields, need_at_least
+from parformer.fields import check_names, field_types, fit_fields, fit_type, need_at_least
+
+Tokenizers = Literal["byte", "used-bytes", "character", "word", "bpe", "wordpiece", "unigram"]
+"""What a text can be cut into; any tokenizer.json of Hugging Face's is named by its path."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +32,10 @@ class DataConfig:
     """A built-in or published corpus by name, or a file, a folder or a glob of text."""
     local: str = ""
     """Where a local copy of a published corpus lies; empty means fetch it."""
-    tokenizer: Literal["byte", "used-bytes", "character", "word", "bpe"] = "byte"
+    tokenizer: str = "byte"
     """What a token is."""
     vocab_size: int = 0
-    """Most tokens that the vocabulary may have; 0 means all (words, characters) or 8,192 (BPE)."""
+    """Most tokens that the vocabulary may have; 0 means all of the text, or 8,192 pieces."""
     min_count: int = 0
     """Words that are rarer than this become <unk>."""
     identity: str = ""
@@ -40,6 +43,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         fit_fields(self, "data.")
+        if not self.tokenizer.endswith(".json"):
+            fit_type("data.tokenizer", self.tokenizer, Tokenizers)
         need_at_least("data.vocab_size", self.vocab_size, 0)
         need_at_least("data.min_count", self.min_count, 0)
         if not self.corpus:

@@ -142,6 +142,9 @@ class Characters(Tokenizer):
     def size(self) -> int:
         return len(self.characters) + self.unknown
 
+    def number(self, token: str) -> int | None:
+        return len(self.characters) if self.unknown and token == "<unk>" else None
+
     @property
     def cutoffs(self) -> tuple[int, ...]:
         return cutoffs_for(self.size)

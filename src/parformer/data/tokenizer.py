@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.errors import InputError
+from parformer.errors import ConfigError, InputError
 from parformer.events import Preparing
+from parformer.fields import check_names
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 FORMAT = "parformer-tokenizer-1"
 ADAPTIVE = ((25_000, 19_997), (50_000, 39_997), (200_000, 199_997))
 """From how many words on a cutoff is worth its cluster; all three are NVIDIA's for WikiText-103."""
+
+
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "unk": ("<unk>", "[UNK]"),
+    "bos": ("<bos>", "[BOS]", "<s>", "<|begin_of_text|>"),
+    "eos": ("<eos>", "[EOS]", "</s>", "<|end_of_text|>", "<|endoftext|>"),
+    "sep": ("<sep>", "[SEP]", "</s>"),
+    "cls": ("<cls>", "[CLS]", "<s>"),
+    "mask": ("<mask>", "[MASK]"),
+}
+"""How tokens that stand for no text are written, here and elsewhere."""
 
 
 class Tokenizer(ABC):
@@ -66,6 +79,30 @@ class Tokenizer(ABC):
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """All that this tokenizer was taught."""
+
+    def number(self, token: str) -> int | None:
+        """The number of a special token by how it is written, where there is one."""
+        return None
+
+    def has(self, name: str) -> bool:
+        """Whether there is a special token of this name: pad, unk, bos, eos, sep, cls or mask."""
+        check_names([name], SPECIAL, "special token")
+        return any(self.number(token) is not None for token in SPECIAL[name])
+
+    def special(self, name: str) -> int:
+        """The number of a special token.
+
+        A mask is always there: a masked model's vocabulary has one more number for it, after all
+        others, where the tokenizer has none of its own.
+        """
+        if not self.has(name):
+            if name == "mask":
+                return self.size
+            raise ConfigError(
+                f"a {self.kind} tokenizer has no <{name}>; take one that has, such as wordpiece"
+            )
+        numbers = map(self.number, SPECIAL[name])
+        return next(number for number in numbers if number is not None)
 
     @property
     def cutoffs(self) -> tuple[int, ...]:

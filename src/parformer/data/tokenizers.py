@@ -1,8 +1,9 @@
 """How does text become numbers, and how is that kept?
 
-Five kinds: `byte`, `used-bytes`, `character`, `word` and `bpe`. A tokenizer is kept as
-`tokenizer.json` beside the model that was trained with it. Reading one runs no code and
-refuses whatever `train_tokenizer` cannot have made.
+Seven kinds are counted or learned from a text: `byte`, `used-bytes`, `character`, `word`, `bpe`,
+`wordpiece` and `unigram`; an eighth, `hf`, is any `tokenizer.json` of Hugging Face's, named by
+its path. A tokenizer is kept as `tokenizer.json` beside the model that was trained with it.
+Reading one runs no code.
 
 >>> tokenizer = read_tokenizer('{"format": "parformer-tokenizer-1", "kind": "byte"}', "here")
 >>> tokenizer.decode(tokenizer.encode("as it was"))
@@ -16,13 +17,15 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parformer.data.bpe import VOCAB_SIZE, Bpe
+from parformer.data.bpe import Bpe
 from parformer.data.characters import Bytes, Characters, UsedBytes
+from parformer.data.library import VOCAB_SIZE, Library, Unigram, Wordpiece, read_library
 from parformer.data.tokenizer import FORMAT, Tokenizer
 from parformer.data.words import Words
 from parformer.errors import ConfigError, FolderError
 from parformer.events import Preparing
 from parformer.fields import check_names, need_at_least
+from parformer.store.files import read_plain, reason
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -38,9 +41,10 @@ __all__ = [
 ]
 
 KINDS: dict[str, type[Tokenizer]] = {
-    cls.kind: cls for cls in (Bytes, UsedBytes, Characters, Words, Bpe)
+    cls.kind: cls for cls in (Bytes, UsedBytes, Characters, Words, Bpe, Wordpiece, Unigram, Library)
 }
-LEAST = {"character": 2, "word": 2, "bpe": 256}
+PIECES = ("bpe", "wordpiece", "unigram")
+LEAST = {"character": 2, "word": 2, "bpe": 256, "wordpiece": 32, "unigram": 32}
 """The smallest vocabulary of the kinds that can be limited."""
 TOKENIZER = "tokenizer.json"
 LIMIT = 64 * 2**20
@@ -49,7 +53,8 @@ LIMIT = 64 * 2**20
 
 def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> dict[str, Any]:
     """What decides which tokenizer a corpus gets, in one way of writing it."""
-    check_names([kind], KINDS, "tokenizer")
+    if not is_file(kind):
+        check_names([kind], [one for one in KINDS if one != Library.kind], "tokenizer")
     need_at_least("vocab_size", vocab_size, 0)
     need_at_least("min_count", min_count, 0)
     if kind not in LEAST and (vocab_size or min_count):
@@ -59,8 +64,10 @@ def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> dict[str,
         )
     if vocab_size:
         need_at_least(f"vocab_size of the tokenizer {kind!r}", vocab_size, LEAST[kind])
-    elif kind == "bpe":
+    elif kind in PIECES:
         vocab_size = VOCAB_SIZE
+    if kind == "unigram" and min_count:
+        raise ConfigError("min_count means nothing to the tokenizer 'unigram'; leave it out")
     return {"kind": kind, "vocab_size": vocab_size, "min_count": min_count}
 
 
@@ -79,12 +86,37 @@ def train_tokenizer(
     tokens for bpe.
     """
     chosen = settings(kind, vocab_size=vocab_size, min_count=min_count)
+    if is_file(kind):
+        return read_foreign(Path(kind))
     return KINDS[kind].train(
         corpus,
         vocab_size=chosen["vocab_size"],
         min_count=chosen["min_count"],
         progress=progress,
     )
+
+
+def is_file(kind: str) -> bool:
+    """Whether what stands for a kind of tokenizer is a file of Hugging Face's."""
+    return kind.endswith(".json")
+
+
+def kind_of(kind: str) -> str:
+    return Library.kind if is_file(kind) else kind
+
+
+def read_foreign(file: Path) -> Tokenizer:
+    """A tokenizer.json of Hugging Face's, or one of ours."""
+    try:
+        text = read_plain(file.expanduser(), LIMIT)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the tokenizer {str(file)!r}: {reason(error)}") from None
+    if f'"{FORMAT}"' in text[:200]:
+        return read_tokenizer(text, str(file))
+    try:
+        return Library(read_library(text))
+    except ValueError as error:
+        raise ConfigError(f"{str(file)!r} is no tokenizer.json: {error}") from None
 
 
 def read_tokenizer(text: str, where: str) -> Tokenizer:

@@ -21,6 +21,7 @@ from parformer.data.text import Count, place, watched
 from parformer.data.tokenizers import (
     TOKENIZER,
     Tokenizer,
+    is_file,
     load_tokenizer,
     settings,
     train_tokenizer,
@@ -87,14 +88,14 @@ def prepare(
     With `tokenizer`, that one encodes, as when a model is tried on another corpus or a run
     goes on; otherwise one of this kind and size is trained on the corpus first.
     """
-    if tokenizer is not None and tokenizer.kind != kind:
+    if tokenizer is not None and not is_file(kind) and tokenizer.kind != kind:
         raise ConfigError(f"a {tokenizer.kind} tokenizer was given where {kind!r} was asked for")
-    chosen = settings(kind, vocab_size=vocab_size, min_count=min_count)
     identity, cache = corpus.identity(), cache / "tokens"
     if tokenizer is None:
+        chosen = settings(kind, vocab_size=vocab_size, min_count=min_count)
         tokenizer = _trained(corpus, identity, chosen, cache, progress)
     key = digest([FORMAT, identity, list(corpus.splits), tokenizer.to_json()])
-    folder = cache / f"{kind}-{key[:20]}"
+    folder = cache / f"{tokenizer.kind}-{key[:20]}"
     known: Tokenizer = tokenizer
 
     def read(facts: Facts) -> Mapping[str, Split]:
@@ -117,7 +118,7 @@ def _trained(
     corpus: Corpus, identity: str, chosen: Facts, cache: Path, progress: Preparing | None
 ) -> Tokenizer:
     """The corpus's own tokenizer, from the cache if it is there."""
-    if chosen["kind"] == "byte":
+    if chosen["kind"] == "byte" or is_file(chosen["kind"]):
         return train_tokenizer(**chosen, corpus=corpus)
     folder = cache / f"{chosen['kind']}-tokenizer-{digest([FORMAT, identity, chosen])[:20]}"
 

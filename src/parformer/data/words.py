@@ -46,6 +46,10 @@ class Words(Tokenizer):
     def size(self) -> int:
         return len(self.words)
 
+    def number(self, token: str) -> int | None:
+        # other words that look special may come from the text itself
+        return self._numbers[token] if token in (EOS, UNK) else None
+
     @property
     def cutoffs(self) -> tuple[int, ...]:
         return cutoffs_for(self.size)

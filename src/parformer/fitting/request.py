@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,13 +17,13 @@ from typing import Any, Self
 from parformer.errors import ConfigError
 from parformer.fields import check_names, fit_fields, need_at_least
 from parformer.pattern import Pattern
-from parformer.recipe import Recipe, read_recipe
+from parformer.recipe import Recipe, Tokenizers, read_recipe
 from parformer.search.limits import Limit, read_limits
 
 FAMILIES = {"transformer-xl": "pocket", "gpt2": "gpt2-pocket", "llama": "llama-pocket"}
 """The preset that a family's models are like, in all but their sizes."""
 
-KINDS = ("byte", "used-bytes", "character", "word", "bpe")
+KINDS = typing.get_args(Tokenizers)
 """What a token may be."""
 
 USUAL, SHORTEST = 600.0, 60.0
@@ -54,7 +55,7 @@ class FitRequest:
     local: str = ""
     """A local copy of a published corpus."""
     tokenizer: str = "byte"
-    """What a token is: byte, used-bytes, character, word or bpe."""
+    """What a token is: byte, used-bytes, character, word, bpe, wordpiece or unigram."""
     family: str = "transformer-xl"
     """Positions, norms and masks of all models: transformer-xl, gpt2 or llama."""
     choices: str = "rsfi"
@@ -89,8 +90,8 @@ class FitRequest:
             return
         if self.family not in FAMILIES:
             raise ConfigError(f"cannot fit family {self.family!r}; known: {', '.join(FAMILIES)}")
-        if self.tokenizer not in KINDS:
-            raise ConfigError(f"unknown tokenizer {self.tokenizer!r}; known: {', '.join(KINDS)}")
+        if not self.tokenizer.endswith(".json"):
+            check_names([self.tokenizer], KINDS, "tokenizer")
         for name, least in (("seed", 0), ("threads", 1), ("tgt_len", 0), ("mem_len", -1)):
             need_at_least(name, getattr(self, name), least)
         self._check_length()
@@ -185,7 +186,7 @@ class FitRequest:
             "train.seed": self.seed,
             "train.compile": "off",
         }
-        if self.tokenizer != "bpe":
+        if self.tokenizer not in ("bpe", "wordpiece", "unigram"):
             changes["data.vocab_size"] = 0
         return read_recipe(self.preset, changes)
 
