@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from parformer.data.batches import sample
 from parformer.data.corpora import find_corpus
 from parformer.data.tokens import Prepared, prepare
 from parformer.evaluate.counting import references_of
@@ -30,7 +31,6 @@ from parformer.model import build_from
 from parformer.recipe import Recipe, read_recipe
 from parformer.store.files import cache_folder
 from parformer.train.distributed import Workers
-from parformer.train.loop import sample
 from parformer.train.plan import find_kernels, fit_vocabulary
 from parformer.train.session import Session
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from learns import into_document
 
+from parformer.data.batches import sample
 from parformer.data.corpora import find_corpus
 from parformer.data.tokens import prepare
 from parformer.evaluate.perplexity import evaluate
@@ -28,7 +29,6 @@ from parformer.model import build_from
 from parformer.recipe import Recipe, read_recipe
 from parformer.store.files import cache_folder
 from parformer.train.distributed import Workers
-from parformer.train.loop import sample
 from parformer.train.plan import fit_vocabulary
 from parformer.train.schedule import rate_for
 from parformer.train.session import Session

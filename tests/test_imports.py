@@ -32,7 +32,7 @@ LEVELS = (
     ("state", "first_weights"),
     ("costs", "inputs", "model", "convert"),
     ("data", "measure"),
-    ("train", "evaluate", "generate"),
+    ("tasks", "train", "evaluate", "generate"),
     ("search", "compress", "export", "report", "fitting", "reproduce", "serve", "hub"),
     ("cli",),
     ("__main__",),

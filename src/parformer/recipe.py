@@ -62,6 +62,8 @@ class TrainConfig:
     seed: int = 0
     """Decides the first weights, the order of the text and what dropout drops."""
 
+    task: str = "auto"
+    """What is learned: language or masked; auto asks the model's head."""
     batch: int = 16
     """Texts side by side in one update, over all devices."""
     accumulate: int = 1

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from parformer.data.batches import sample
 from parformer.data.characters import UsedBytes
 from parformer.errors import FolderError, TrainingError
 from parformer.evaluate.perplexity import evaluate
@@ -25,14 +26,7 @@ from parformer.model import State, load
 from parformer.store import folder
 from parformer.train import loop
 from parformer.train.distributed import Workers
-from parformer.train.loop import (
-    compare_machines,
-    is_due,
-    machine,
-    sample,
-    stop_signals,
-    train,
-)
+from parformer.train.loop import compare_machines, is_due, machine, stop_signals, train
 from parformer.train.session import Objective, Session
 from tests.train.trials import (
     FAMILIES,

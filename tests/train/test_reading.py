@@ -12,9 +12,10 @@ from parformer.blocks.memory import InputMemory
 from parformer.data.batches import Streams, Windows
 from parformer.errors import FolderError
 from parformer.model import Model, State, build
+from parformer.tasks import find_task
+from parformer.tasks.base import training_shape
 from parformer.train.distributed import Workers
 from parformer.train.reading import Reading
-from parformer.train.session import make_batches, training_shape
 from tests.train.trials import make_prepared, make_recipe
 
 TOKENS = make_prepared().splits["train"].tokens
@@ -24,7 +25,7 @@ RECIPE = make_recipe(model__dropout=0.0)
 def make_reading(pieces: int = 2, workers: Workers | None = None, **changes: object) -> Reading:
     workers = workers or Workers()
     recipe = RECIPE.replaced({name.replace("__", "."): value for name, value in changes.items()})
-    batches = make_batches(recipe, TOKENS)
+    batches = find_task(recipe).batches(TOKENS)
     return Reading(batches, batch=4, rows=workers.rows(4), pieces=pieces, workers=workers)
 
 
@@ -32,8 +33,8 @@ def read(model: Model, reading: Reading, first: int, last: int) -> list[Tensor]:
     """Hidden streams of some batches, each piece after what it remembers."""
     found = []
     for index in range(first, last):
-        for piece, (tokens_bt, _) in enumerate(reading.pieces(index)):
-            out = model(tokens_bt, reading.states[piece])
+        for piece, batch in enumerate(reading.pieces(index)):
+            out = model(batch.tokens_bt, reading.states[piece])
             reading.keep(piece, out.state)
             found.append(out.hidden.detach())
     return found
@@ -112,10 +113,10 @@ def test_every_process_gets_its_own_rows(model: Model) -> None:
         kept = state.blocks[0]
         assert isinstance(kept, InputMemory)
         assert torch.equal(kept.inputs_bmd, memory["0/inputs_bmd"][2 * rank : 2 * rank + 2])
-        (tokens_bt, _), *rest = part.pieces(2)
+        batch, *rest = part.pieces(2)
         assert not rest
         every = whole.batches.at(2).tokens_bt
-        assert torch.equal(tokens_bt, every[2 * rank : 2 * rank + 2])
+        assert torch.equal(batch.tokens_bt, every[2 * rank : 2 * rank + 2])
 
 
 @pytest.mark.parametrize("name", ["0/inputs_bmd", "first/inputs_bmd", "inputs_bmd"])

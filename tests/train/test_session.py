@@ -15,9 +15,11 @@ from parformer.errors import ConfigError, FolderError
 from parformer.kernels import native
 from parformer.model import Model, State
 from parformer.recipe import Recipe, TrainConfig
+from parformer.tasks import Task
+from parformer.tasks.base import training_shape
 from parformer.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from parformer.train.distributed import Workers
-from parformer.train.session import Objective, Session, training_shape
+from parformer.train.session import Objective, Session
 from tests.train.trials import FAMILIES, make_prepared, make_recipe
 
 PREPARED = make_prepared()
@@ -102,15 +104,13 @@ def test_a_long_memory_goes_on_bit_for_bit() -> None:
 class Reader(nn.Module):
     """Trains next to nothing; what it was given to read is all that matters."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, task: Task) -> None:
         super().__init__()
         self.model = model
 
-    def forward(
-        self, tokens_bt: Tensor, targets_bt: Tensor, state: State | None
-    ) -> tuple[Tensor, State | None]:
+    def forward(self, batch: Batch, state: State | None) -> tuple[Tensor, State | None]:
         place = self.model.embedding.words.tables[0]
-        return (place[0] ** 2).sum(), self.model.initial_state(len(tokens_bt))
+        return (place[0] ** 2).sum(), self.model.initial_state(len(batch.targets))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

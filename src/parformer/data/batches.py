@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,15 +31,37 @@ from parformer.errors import CorpusError
 
 Tokens = NDArray[Any]
 
+PLACES = 64
+"""Stretches that a sample of a text is taken in."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """What one update reads."""
 
-    tokens_bt: Tensor
-    targets_bt: Tensor
-    fresh: bool
+    inputs: Mapping[str, Tensor]
+    """What goes into the model, by name, all with the batch first; `tokens` at least."""
+    targets: Tensor
+    fresh: bool = True
     """The streams begin anew, so that there is nothing to remember."""
+
+    @property
+    def tokens_bt(self) -> Tensor:
+        return self.inputs["tokens"]
+
+    @property
+    def targets_bt(self) -> Tensor:
+        return self.targets
+
+    def pieces(self, count: int) -> Iterator[Batch]:
+        """The same rows in so many parts."""
+        inputs = {name: tensor.chunk(count) for name, tensor in self.inputs.items()}
+        for place, targets in enumerate(self.targets.chunk(count)):
+            yield Batch({n: parts[place] for n, parts in inputs.items()}, targets, self.fresh)
+
+    def to(self, device: torch.device) -> Batch:
+        moved = {name: t.to(device, non_blocking=True) for name, t in self.inputs.items()}
+        return Batch(moved, self.targets.to(device, non_blocking=True), self.fresh)
 
 
 class Batches(ABC):
@@ -46,6 +69,8 @@ class Batches(ABC):
 
     per_epoch: int
     """Batches until every token was seen, save for a remainder that differs with each epoch."""
+    carries: ClassVar[bool] = False
+    """Whether a batch goes on where the one before it ended."""
 
     @abstractmethod
     def at(self, index: int, rows: slice = slice(None)) -> Batch:
@@ -57,6 +82,8 @@ class Streams(Batches):
 
     Each epoch every row is rolled: it begins elsewhere and comes round to there again.
     """
+
+    carries = True
 
     def __init__(
         self, tokens: Tokens, *, batch: int, length: int, seed: int, roll: bool = True
@@ -79,7 +106,7 @@ class Streams(Batches):
             first = place * self.length + self._shift(epoch, number)
             fill_round(line, self.tokens_br[number], first % self.row)
         both_bt = torch.from_numpy(read)
-        return Batch(both_bt[:, :-1], both_bt[:, 1:], fresh=place == 0)
+        return Batch({"tokens": both_bt[:, :-1]}, both_bt[:, 1:], fresh=place == 0)
 
     def _shift(self, epoch: int, row: int) -> int:
         return number_for(self.seed, "roll", epoch, row) % self.row if self.roll else 0
@@ -110,7 +137,7 @@ class Windows(Batches):
 
     def at(self, index: int, rows: slice = slice(None)) -> Batch:
         read = self._read(index, rows, 1)
-        return Batch(read[:, :-1], read[:, 1:], fresh=True)
+        return Batch({"tokens": read[:, :-1]}, read[:, 1:])
 
     def _read(self, index: int, rows: slice, more: int) -> Tensor:
         epoch, place = divmod(index, self.per_epoch)
@@ -146,7 +173,22 @@ class MaskedWindows(Windows):
         inputs_bt, targets_bt = mask_tokens(
             self._read(index, slice(None), 0), generator, self.mask_id, self.vocab_size, self.share
         )
-        return Batch(inputs_bt[rows], targets_bt[rows], fresh=True)
+        return Batch({"tokens": inputs_bt[rows]}, targets_bt[rows])
+
+
+def sample(tokens: Tokens, limit: int) -> Tokens:
+    """At most so many tokens, in stretches from all over the text; 0 means all of it.
+
+    A text is not the same everywhere, least of all where it is made of files: its beginning
+    alone would say little.
+    """
+    if not limit or limit >= len(tokens):
+        return tokens
+    limit = max(limit, 2)  # a single token predicts nothing
+    stretches = max(1, min(PLACES, limit // 1024))
+    each = limit // stretches
+    starts = [i * len(tokens) // stretches for i in range(stretches)]
+    return np.concatenate([tokens[start : start + each] for start in starts])
 
 
 def number_for(*parts: int | str) -> int:

@@ -25,6 +25,11 @@ HIDDEN, REPLACED = 0.8, 0.1
 """Shares of the chosen places that get the mask, and that get a random word."""
 
 
+def mask_token(vocab_size: int) -> int:
+    """The token that hides others: the vocabulary's last."""
+    return vocab_size - 1
+
+
 def mask_tokens(
     tokens_bt: Tensor,
     generator: torch.Generator,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parformer.costs import cost
-from parformer.data.masking import mask_tokens
+from parformer.data.masking import mask_token, mask_tokens
 from parformer.embedding import IGNORE
 from parformer.errors import InputError
 from parformer.fields import need_at_least
@@ -143,7 +143,7 @@ def evaluate(
         steps = read_stream(model, stream, step, batch)
     else:
         if mask_id < 0:
-            mask_id = model.config.vocab_size - 1
+            mask_id = mask_token(model.config.vocab_size)
         steps = read_windows(model, stream, step, batch, mask_id, seed)
         characters = words = 0
     nats, counted = 0.0, 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from parformer.data.batches import sample
 from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.ladder import SURVIVE
 from parformer.fitting.phases import BASELINE, Contest, Contestant, Dropped, Rates
@@ -21,7 +22,6 @@ from parformer.fitting.rates import BEGUN
 from parformer.fitting.running import EVALUATED, GLANCE, LOOKS, Running
 from parformer.fitting.verdict import segment_means
 from parformer.model import load
-from parformer.train.loop import sample
 from parformer.train.plateau import MOST_SLOWER, SHORTEST, SLOWER
 from parformer.train.run import MODEL
 

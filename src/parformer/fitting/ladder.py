@@ -19,9 +19,10 @@ from parformer.fitting.phases import BASELINE, Baseline
 from parformer.fitting.running import Running
 from parformer.pattern import interleaved
 from parformer.search.limits import excess
+from parformer.tasks.base import train_length
 from parformer.train.distributed import Workers
 from parformer.train.plan import decide, fit_vocabulary, step_seconds
-from parformer.train.session import refuse_misfits, train_length
+from parformer.train.session import refuse_misfits
 
 LADDER = (
     (32, 2),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.data.batches import sample
 from parformer.data.corpora import Corpus
 from parformer.data.overlap import overlaps
 from parformer.data.tokens import Prepared
@@ -24,7 +25,6 @@ from parformer.recipe import Recipe
 from parformer.search.sizes.objectives import Figures, countable
 from parformer.train.alike import Alike, Trained
 from parformer.train.job import as_tokens, find_text
-from parformer.train.loop import sample
 from parformer.train.plateau import on_plateau
 
 TRAININGS = "trainings"

@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from parformer.costs import cost
+from parformer.data.batches import sample
 from parformer.errors import ConfigError, FolderError, Stopped, TrainingError
 from parformer.evaluate.counting import references_of
 from parformer.measure.device import pinned_threads
@@ -31,13 +32,13 @@ from parformer.records import Record
 from parformer.reproduce.study import Ours
 from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread
 from parformer.store.files import read_json, replace_file
+from parformer.tasks.base import training_shape
 from parformer.train.alike import Alike, read_curve
 from parformer.train.alike import Curve as Losses
 from parformer.train.alike import Trained as Training
 from parformer.train.distributed import Workers
-from parformer.train.loop import sample
 from parformer.train.plan import find_kernels, fit_vocabulary
-from parformer.train.session import Session, training_shape
+from parformer.train.session import Session
 
 TRAININGS = "trainings"
 FEWEST_STEPS = 20

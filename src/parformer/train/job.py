@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parformer.costs import cost
+from parformer.data.batches import sample
 from parformer.data.corpora import Corpus, find_corpus
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
@@ -30,7 +31,7 @@ from parformer.recipe import Recipe
 from parformer.store.files import cache_folder
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
-from parformer.train.loop import Outcome, sample, train
+from parformer.train.loop import Outcome, train
 from parformer.train.plan import decide, fit_vocabulary
 from parformer.train.run import (
     agree,

@@ -17,19 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from parformer.data.batches import Tokens
 from parformer.data.tokens import Prepared
 from parformer.errors import FolderError, TrainingError
-from parformer.evaluate.counting import References, entropy
-from parformer.evaluate.perplexity import Score, evaluate
+from parformer.evaluate.counting import References
 from parformer.events import Watch
 from parformer.kernels import native
 from parformer.measure.device import describe_device, pinned_threads
-from parformer.model import Model, build_from
+from parformer.model import build_from
 from parformer.recipe import Recipe, TrainConfig
 from parformer.store.faults import failpoint
 from parformer.train import checkpoint as checkpoints
@@ -40,8 +37,6 @@ from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_fin
 from parformer.train.schedule import rate
 from parformer.train.session import Session
 
-PLACES = 64
-"""Stretches that a sample of a text is taken in."""
 CHECKPOINT_SECONDS = 60.0
 """How often a run is saved when the recipe does not say."""
 
@@ -183,10 +178,9 @@ class Journal:
         """Say so, once, where nothing but the frequencies of tokens was learned."""
         if not plateau.is_due(step, self.config.log_every, self.config.steps):
             return
-        recipe = self.session.recipe
-        known = entropy(self.prepared.splits["train"].tokens, recipe.model.vocab_size)
-        if plateau.on_plateau(loss, known):
-            self.watch.notice(plateau.advice(recipe, step, loss, known))
+        known = self.session.task.ignorance(self.prepared)
+        if known is not None and plateau.on_plateau(loss, known):
+            self.watch.notice(plateau.advice(self.session.recipe, step, loss, known))
 
     def validate(self, step: int) -> None:
         """Look at some of the valid split, with the lengths of training."""
@@ -196,23 +190,9 @@ class Journal:
             return
         if weights is not None:
             model = build_from(model.config, weights).to(workers.device)
-        score = self.score(model, "valid", self.config.evaluate_tokens)
+        score = self.session.task.score(model, self.prepared, "valid", self.config.evaluate_tokens)
         self.metrics.add(step, {"valid_loss": score.to_dict()["loss"]})
         self.watch.validated(step, score.loss)
-
-    def score(self, model: Model, split: str, limit: int) -> Score:
-        text = self.prepared.splits[split]
-        in_bytes = self.prepared.tokenizer.made_of == "bytes"
-        characters = text.bytes if in_bytes else text.characters
-        tokens = sample(text.tokens, limit)
-        share = len(tokens) / len(text.tokens)
-        return evaluate(
-            model,
-            tokens,
-            batch=8,
-            characters=round(share * characters),
-            words=round(share * text.words),
-        )
 
     def save(self, step: int) -> None:
         """A checkpoint, once every weight is known to be a number."""
@@ -248,26 +228,13 @@ class Journal:
         limits = {"valid": self.config.evaluate_tokens, "test": self.config.final_tokens}
         for split, limit in limits.items():
             if split in self.prepared.splits:
-                result[split] = self.score(model, split, limit).to_dict()
+                result[split] = self.session.task.score(
+                    model, self.prepared, split, limit
+                ).to_dict()
                 self.metrics.add(steps, {f"{split}_loss": result[split]["loss"]})
         self.metrics.settle()
         write_result(self.path, result)
         return result
-
-
-def sample(tokens: Tokens, limit: int) -> Tokens:
-    """At most so many tokens, in stretches from all over the text; 0 means all of it.
-
-    A text is not the same everywhere, least of all where it is made of files: its beginning
-    alone would say little.
-    """
-    if not limit or limit >= len(tokens):
-        return tokens
-    limit = max(limit, 2)  # a single token predicts nothing
-    stretches = max(1, min(PLACES, limit // 1024))
-    each = limit // stretches
-    starts = [i * len(tokens) // stretches for i in range(stretches)]
-    return np.concatenate([tokens[start : start + each] for start in starts])
 
 
 def is_due(config: TrainConfig, step: int, since: float) -> bool:

@@ -23,8 +23,9 @@ from parformer.kernels import native
 from parformer.model import build
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe
+from parformer.tasks.base import train_length, training_shape
 from parformer.train.distributed import Workers
-from parformer.train.session import Session, train_length, training_shape
+from parformer.train.session import Session
 
 Notice = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from parformer.blocks.base import Block
 from parformer.blocks.state import BlockState
-from parformer.data.batches import Batches, Streams
+from parformer.data.batches import Batch, Batches
 from parformer.errors import FolderError
 from parformer.model import Model
 from parformer.state import State
@@ -30,20 +30,16 @@ class Reading:
         self, batches: Batches, *, batch: int, rows: slice, pieces: int, workers: Workers
     ) -> None:
         self.batches, self.batch, self.rows, self.workers = batches, batch, rows, workers
-        self.carries = isinstance(batches, Streams)
+        self.carries = batches.carries
         self.states: list[State | None] = [None] * pieces
 
-    def pieces(self, index: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Tokens and targets of batch number `index`, on the device that trains."""
+    def pieces(self, index: int) -> Iterator[Batch]:
+        """Batch number `index` in pieces, on the device that trains."""
         read = self.batches.at(index, self.rows)
         if read.fresh:
             self.states = [None] * len(self.states)
-        count = len(self.states)
-        for tokens_bt, targets_bt in zip(
-            read.tokens_bt.chunk(count), read.targets_bt.chunk(count), strict=True
-        ):
-            device = self.workers.device
-            yield tokens_bt.to(device, non_blocking=True), targets_bt.to(device, non_blocking=True)
+        for piece in read.pieces(len(self.states)):
+            yield piece.to(self.workers.device)
 
     def keep(self, piece: int, state: State | None) -> None:
         self.states[piece] = state if self.carries else None

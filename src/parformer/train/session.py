@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from parformer.config import ModelConfig
-from parformer.data.batches import Batches, MaskedWindows, Streams, Tokens, Windows, number_for
+from parformer.data.batches import Batch, Batches, Tokens, number_for
 from parformer.errors import ConfigError
 from parformer.kernels import native
 from parformer.measure.device import check_threads
 from parformer.model import Model, build, build_from
 from parformer.recipe import Recipe
 from parformer.state import State
+from parformer.tasks import Task, find_task
+from parformer.tasks.base import train_length
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.optimizers import (
@@ -38,23 +40,20 @@ from parformer.train.schedule import rate
 
 
 class Objective(nn.Module):
-    """A model and what it is to get better at: the mean loss of its targets.
+    """A model and what it is to get better at: the loss of its task.
 
     Anything with this forward can be trained: distillation, a supernet.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, task: Task) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.task = model, task
         self.idle = model.config.pooler
         """Whether some parameters may go without a gradient, which DDP has to know."""
 
-    def forward(
-        self, tokens_bt: Tensor, targets_bt: Tensor, state: State | None
-    ) -> tuple[Tensor, State | None]:
-        out = self.model(tokens_bt, state, targets_bt)
-        assert out.loss is not None
-        return out.loss, out.state
+    def forward(self, batch: Batch, state: State | None) -> tuple[Tensor, State | None]:
+        found = self.task.loss(self.model, batch, state)
+        return found.total, found.state
 
 
 class Session:
@@ -67,16 +66,16 @@ class Session:
         *,
         workers: Workers,
         start: Checkpoint | None = None,
-        objective: Callable[[Model], nn.Module] = Objective,
+        objective: Callable[[Model, Task], nn.Module] = Objective,
     ) -> None:
         self.recipe, self.config, self.workers = recipe, recipe.train, workers
-        shape = training_shape(recipe)
+        self.task = find_task(recipe)
         self.rows = own_rows(recipe, workers)
-        self.reading = self.read(make_batches(recipe, tokens))
-        self.model = self.make_model(shape, start)
+        self.reading = self.read(self.task.batches(tokens))
+        self.model = self.make_model(self.task.shape, start)
         self.model.train()
         native.enable(self.config.kernels == "native")
-        self.objective = self.wrap(objective(self.model))
+        self.objective = self.wrap(objective(self.model, self.task))
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.config)
         if start is not None:
@@ -131,9 +130,9 @@ class Session:
         torch.manual_seed(number_for(self.config.seed, "dropout", step, self.workers.rank))
         count = self.config.accumulate
         total = torch.zeros((), device=self.workers.device)
-        for i, (tokens_bt, targets_bt) in enumerate(reading.pieces(index)):
+        for i, batch in enumerate(reading.pieces(index)):
             with self.gathering(last=i == count - 1), self.precision():
-                loss, state = self.objective(tokens_bt, targets_bt, reading.states[i])
+                loss, state = self.objective(batch, reading.states[i])
                 (loss / count).backward()
             total += loss.detach() / count
             reading.keep(i, state)
@@ -170,26 +169,6 @@ class Session:
         )
 
 
-def training_shape(recipe: Recipe) -> ModelConfig:
-    """The model with the lengths that it trains with."""
-    config, length, limit = recipe.train, train_length(recipe), recipe.model.max_len
-    if limit and length > limit:
-        raise ConfigError(
-            f"train.tgt_len {length} exceeds the model's window of {limit}; "
-            "lower it or raise model.max_len"
-        )
-    return recipe.model.replaced(
-        tgt_len=length,
-        mem_len=recipe.model.mem_len if config.mem_len < 0 else config.mem_len,
-        clamp_len=config.clamp_len,
-        same_length=False,
-    )
-
-
-def train_length(recipe: Recipe) -> int:
-    return recipe.train.tgt_len or recipe.model.step_len
-
-
 def own_rows(recipe: Recipe, workers: Workers) -> slice:
     """The rows of every batch that this process reads, in whole pieces."""
     rows = workers.rows(recipe.train.batch)
@@ -209,29 +188,5 @@ def refuse_misfits(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
             f"train.kernels 'native' is not possible here: {native.failure}; "
             "leave it at 'auto', or take 'plain'"
         )
-    make_batches(recipe, tokens)
+    find_task(recipe).batches(tokens)
     own_rows(recipe, workers)
-
-
-def make_batches(recipe: Recipe, tokens: Tokens) -> Batches:
-    """Streams for models that carry a memory, windows for others."""
-    config, shape = recipe.train, training_shape(recipe)
-    length = train_length(recipe)
-    remembers = shape.causal and shape.positions in ("relative", "none") and shape.mem_len > 0
-    if config.order == "streams" and not remembers:
-        raise ConfigError(
-            "train.order 'streams' needs a model with memory (relative positions, mem_len > 0); "
-            "leave it at 'auto'"
-        )
-    size: dict[str, int] = {"batch": config.batch, "length": length, "seed": config.seed}
-    if shape.head == "masked":
-        return MaskedWindows(
-            tokens,
-            **size,
-            vocab_size=shape.vocab_size,
-            mask_id=shape.vocab_size - 1,
-            share=config.mask,
-        )
-    if remembers and config.order != "windows":
-        return Streams(tokens, **size, roll=config.roll)
-    return Windows(tokens, **size)

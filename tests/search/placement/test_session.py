@@ -35,6 +35,7 @@ from parformer.search.placement.session import (
 )
 from parformer.search.placement.supernet import Mixture
 from parformer.search.placement.timetable import Timetable
+from parformer.tasks import find_task
 from parformer.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.optimizers import state_tensors
@@ -143,7 +144,7 @@ def test_a_text_that_is_too_short_is_refused_with_the_length_it_needs(share: flo
     needed = int(said.split(" needs ")[1].split(":")[0].replace(",", ""))
     parts = share_out(np.zeros(needed, np.uint8), recipe)  # what it says is enough
     for part in parts:
-        sessions.make_batches(recipe, part)
+        find_task(recipe).batches(part)
     with pytest.raises(CorpusError, match=f"has {needed - 1:,} tokens"):
         share_out(np.zeros(needed - 1, np.uint8), recipe)
 
@@ -490,7 +491,7 @@ def test_removal_is_what_the_loss_grows_by_without_a_choice(family: str) -> None
     assert session.model.training
     assert memory_of(session.other_reading) == memory
     twin = sessions.supernet_from(session.model.config, session.space, frozen)
-    batches = sessions.make_batches(recipe, share_out(TOKENS, recipe)[1])
+    batches = find_task(recipe).batches(share_out(TOKENS, recipe)[1])
 
     def loss(weights_lc: Tensor) -> float:
         twin.mix(weights_lc)

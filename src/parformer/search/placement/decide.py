@@ -30,9 +30,11 @@ from parformer.search.placement.prices import (
 from parformer.search.placement.session import SearchSession, share_out, space_of
 from parformer.search.placement.target import Target, read_target
 from parformer.search.placement.timetable import Timetable
+from parformer.tasks import find_task
+from parformer.tasks.base import training_shape
 from parformer.train.distributed import Workers
 from parformer.train.plan import RESERVE, decide
-from parformer.train.session import Session, make_batches, refuse_misfits, training_shape
+from parformer.train.session import Session, refuse_misfits
 
 ROUNDS = 7
 """Updates of each kind that are timed."""
@@ -130,7 +132,7 @@ def refuse_short(recipe: Recipe, tokens: Tokens) -> None:
 
 def timetable_of(recipe: Recipe, tokens: Tokens) -> Timetable:
     assert recipe.search is not None
-    epoch = make_batches(recipe, share_out(tokens, recipe)[0]).per_epoch
+    epoch = find_task(recipe).batches(share_out(tokens, recipe)[0]).per_epoch
     return Timetable.of(recipe.train.steps, recipe.search, epoch)
 
 

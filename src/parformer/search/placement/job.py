@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from parformer.data.batches import sample
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
 from parformer.evaluate.counting import References, entropy, references_of
@@ -40,7 +41,7 @@ from parformer.store import folder
 from parformer.store.files import replace_file
 from parformer.train.distributed import Workers, workers_from
 from parformer.train.job import running, train_model
-from parformer.train.loop import Outcome, sample, train
+from parformer.train.loop import Outcome, train
 from parformer.train.plateau import MOST_SLOWER, SLOWER
 from parformer.verbs import requested
 

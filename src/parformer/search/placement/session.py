@@ -38,6 +38,7 @@ from parformer.search.placement.removal import Removal, needed_kinds, put_back
 from parformer.search.placement.supernet import Supernet, build_supernet, supernet_from
 from parformer.search.placement.target import Target
 from parformer.search.placement.timetable import Timetable, Turn
+from parformer.tasks.base import train_length
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.optimizers import (
@@ -46,7 +47,7 @@ from parformer.train.optimizers import (
     make_adam,
     state_tensors,
 )
-from parformer.train.session import Session, make_batches, train_length
+from parformer.train.session import Session
 
 PLACES = 64
 """Stretches that the text is cut into before each is shared out: no text is alike everywhere."""
@@ -95,7 +96,7 @@ class SearchSession(Session):
         own, others = share_out(tokens, recipe)
         self.architecture = Architecture(self.space).to(workers.device)
         super().__init__(recipe, own, workers=workers, start=start)
-        self.other_reading = self.read(make_batches(recipe, others))
+        self.other_reading = self.read(self.task.batches(others))
         self.timetable = Timetable.of(
             self.config.steps, self.search, self.reading.batches.per_epoch
         )
@@ -185,12 +186,9 @@ class SearchSession(Session):
         self.model.mix(weights_lc)
         total = torch.zeros((), device=self.workers.device)
         for number in range(TESTED):
-            read = self.other_reading.batches.at(number, self.rows)
+            batch = self.other_reading.batches.at(number, self.rows).to(total.device)
             with self.precision():
-                tokens_bt, targets_bt = read.tokens_bt.to(total.device), read.targets_bt
-                loss = self.model(tokens_bt, None, targets_bt.to(total.device)).loss
-            assert loss is not None
-            total += loss / TESTED
+                total += self.task.loss(self.model, batch, None).total / TESTED
         return float(self.workers.average(total))
 
     def _update_weights(self, step: int) -> tuple[Tensor, Tensor]:

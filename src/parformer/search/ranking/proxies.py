@@ -30,7 +30,7 @@ from parformer.blocks.base import Shape
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.data.batches import Tokens
-from parformer.data.masking import mask_tokens
+from parformer.data.masking import mask_token, mask_tokens
 from parformer.embedding import token_shares
 from parformer.errors import ConfigError
 from parformer.evaluate.perplexity import evaluate
@@ -164,7 +164,7 @@ def draw_batch(
     if config.head != "masked":
         return Batch(words_bt[:, :-1], words_bt[:, 1:])
     vocab_size = config.vocab_size
-    return Batch(*mask_tokens(words_bt[:, 1:], generator, vocab_size - 1, vocab_size))
+    return Batch(*mask_tokens(words_bt[:, 1:], generator, mask_token(vocab_size), vocab_size))
 
 
 def proxy_flops(name: str, config: ModelConfig, shape: Shape) -> int:

@@ -1,0 +1,7 @@
+"""What a model is trained for; importing this package registers every task."""
+
+from parformer.tasks.base import TASKS, Loss, Task, find_task, forget_task, task
+from parformer.tasks.language import Language
+from parformer.tasks.masked import Masked
+
+__all__ = ["TASKS", "Language", "Loss", "Masked", "Task", "find_task", "forget_task", "task"]
