@@ -103,7 +103,7 @@ def placements(corpus: str, root: Path) -> Iterator[tuple[str, str]]:
         run("search", "differentiable", "pocket-search", "--corpus", corpus, "--run", str(path),
             "--steps", "20", "--set", "search.cycle=3", "--seeds", "2", "--retrain",
             "--set", f"search.mode={mode}", "--set", "search.choices=rsfi",
-            "--set", "train.threads=1", *SMALL)  # fmt: skip
+            "--set", "train.threads=1", "--set", "train.precision=fp32", *SMALL)  # fmt: skip
         found = json.loads((path / "search.json").read_text())
         yield f"search {mode}: patterns", hashed(sorted(patterns(found)))
         scores = {k: v for k, v in numbers(found) if k.endswith((".loss", ".perplexity"))}

@@ -6,6 +6,7 @@ import math
 import shutil
 from pathlib import Path
 
+from parformer.data.batches import sample
 from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.phases import BASELINE, Contest, Finalists, Winner
 from parformer.fitting.result import Final, Loss, ModelFacts, Sample
@@ -14,7 +15,6 @@ from parformer.generate import Sampling, generate_text
 from parformer.model import load
 from parformer.store.files import sync
 from parformer.train.alike import read_curve
-from parformer.train.loop import sample
 from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER, read_result
 
 FINAL = "final"
