@@ -29,7 +29,7 @@ LEVELS = (
     ("naming",),
     ("kernels",),
     ("blocks", "embedding"),
-    ("state", "first_weights"),
+    ("state", "first_weights", "weights"),
     ("costs", "inputs", "model", "convert"),
     ("data", "measure"),
     ("tasks", "train", "evaluate", "generate"),

@@ -20,9 +20,10 @@ from parformer.blocks.linear import Linear
 from parformer.blocks.places import sinusoids
 from parformer.config import FAMILIES
 from parformer.errors import ConfigError, InputError
-from parformer.model import Model, build, named_tensors, refill
+from parformer.model import Model, build, refill
 from parformer.state import State
 from parformer.store.folder import read_tensors
+from parformer.weights import named_tensors
 from tests.conftest import context_of, lively, noise, small_config
 
 PATTERNS = {

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from parformer.errors import FolderError
-from parformer.model import with_todays_names
 from parformer.recipe import TrainConfig
+from parformer.weights import with_todays_names
 
 if TYPE_CHECKING:  # takes a second to import, and only several processes need it
     from torch.distributed.tensor import DTensor

@@ -1,0 +1,85 @@
+"""How do weights get their place in a model that is only an outline yet?
+
+Parameters and buffers are told by name; what is shared stays shared, and weights that version 0.1
+called otherwise are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from parformer.errors import ParformerError
+
+WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""What a weight may be kept as."""
+BUFFER_TYPES = (*WEIGHT_TYPES, torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool)
+"""What anything else that belongs to a model may be kept as: masks, scales, small numbers."""
+
+RENAMED = {"head.weight": "head.out.weight", "head.bias": "head.out.bias"}
+"""What some weights of version 0.1 are called today."""
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and what else belongs to a model, each once."""
+    kept = module.state_dict(keep_vars=True)
+    buffers = {name: b for name, b in module.named_buffers() if name in kept}
+    return {**dict(module.named_parameters()), **buffers}
+
+
+def with_todays_names(tensors: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
+    """Tensors that version 0.1 wrote, under the names that are wanted now.
+
+    What an optimizer remembers of a weight has its name and more, such as `head.bias/exp_avg`.
+    """
+    named = {}
+    for name, tensor in tensors.items():
+        weight, slash, more = name.partition("/")
+        today = f"{RENAMED.get(weight, weight)}{slash}{more}"
+        named[today if name not in wanted and today in wanted else name] = tensor
+    return named
+
+
+def place(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
+    """Give what an outline holds its place; what is shared stays shared."""
+    made: dict[Tensor, Tensor] = {}
+    for module in model.modules():
+        for name, outline in module.named_parameters(recurse=False, remove_duplicate=False):
+            if outline not in made:
+                made[outline] = nn.Parameter(make(outline))
+            setattr(module, name, made[outline])
+        temporary = module._non_persistent_buffers_set
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            if name not in temporary:
+                setattr(module, name, make(buffer))
+
+
+def fill(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    what: str,
+    refusal: type[ParformerError],
+    device: str | torch.device,
+) -> None:
+    """Copy weights by name into an outline, once every one is there and fits."""
+    wanted = named_tensors(model)
+    weights = with_todays_names(weights, wanted)
+    for name in sorted(wanted.keys() ^ weights.keys()):
+        lost = "lack" if name in wanted else "have a surplus"
+        raise refusal(f"{what} {lost} {name!r}; they belong to another configuration")
+    for name, outline in wanted.items():
+        given = weights[name]
+        if outline.shape != given.shape:
+            raise refusal(
+                f"{what} hold {name!r} of shape {tuple(given.shape)}, the "
+                f"configuration says {tuple(outline.shape)}"
+            )
+        fine = WEIGHT_TYPES if isinstance(outline, nn.Parameter) else BUFFER_TYPES
+        if given.dtype not in fine:
+            known = ", ".join(map(str, fine))
+            raise refusal(f"{what} hold {name!r} as {given.dtype}; known: {known}")
+    names = {outline: name for name, outline in wanted.items()}
+    kind = torch.contiguous_format
+    place(model, lambda o: weights[names[o]].to(device, copy=True, memory_format=kind))
