@@ -6,19 +6,23 @@ After a stop that is the best so far, and what was not done yet is left open.
 from __future__ import annotations
 
 import datetime
-import math
-import shutil
 from dataclasses import replace
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import numpy as np
 
 from parformer import __version__
-from parformer.data.batches import sample
-from parformer.evaluate.perplexity import evaluate
+from parformer.errors import FolderError
 from parformer.fitting.energy import estimate
+from parformer.fitting.final import (
+    about_final,
+    final_run,
+    hand_over,
+    opening,
+    prompt_of,
+    samples_of,
+)
 from parformer.fitting.phases import (
     BASELINE,
     Baseline,
@@ -43,27 +47,19 @@ from parformer.fitting.result import (
     ModelFacts,
     PhaseFacts,
     ProfileFacts,
-    Sample,
     SizesSeen,
     StepFacts,
 )
-from parformer.fitting.running import EVALUATED, TESTED, Running
+from parformer.fitting.running import EVALUATED, Running
 from parformer.fitting.verdict import Counted, Limits, compare, judge
-from parformer.generate import Sampling, generate_text
 from parformer.measure.device import Receipt, describe_device
 from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.statistics import compare as compare_times
-from parformer.model import load
 from parformer.report.words import Unit
 from parformer.search.placement.result import PlacementResult
-from parformer.store.files import sync
 from parformer.train.alike import read_curve
-from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER, read_result
+from parformer.train.run import CONFIG, read_result
 
-FINAL = "final"
-"""What the model that is handed over is called beside the baseline."""
-PROMPT, WRITTEN = 160, 240
-"""Characters of a prompt, and tokens written after it, at most."""
 ROUNDS, FEWEST_ROUNDS = 20, 8
 """How often each model is timed for the report, and how often at least on a busy machine."""
 APART = 1.3
@@ -129,23 +125,6 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         repeat=tuple(repeats(fit)) if final else (),
         warnings=(*warnings, *warnings_of(fit, chosen, text)),
     )
-
-
-def final_run(fit: Running) -> Winner | None:
-    """The training whose model is handed over; before the end, the best that is there."""
-    if (ended := fit.progress.found(Winner)) is not None:
-        return ended
-    if (contest := fit.progress.found(Contest)) is not None:
-        return Winner(contest.best, contest.best, contest.steps_of(contest.best), False)
-    if fit.progress.found(Finalists) is None:
-        return None
-    results = {name: read_result(fit.alike.root / name) for name in fit.finalists}
-    losses = {name: float(one["valid"]["loss"]) for name, one in results.items() if one}
-    allowed = {name: loss for name, loss in losses.items() if name in fit.eligible} or losses
-    if not allowed:
-        return None
-    best = min(allowed, key=allowed.__getitem__)
-    return Winner(best, best, int((results[best] or {})["steps"]), False)
 
 
 def row_of(fit: Running, one: Finalist) -> ModelFacts:
@@ -214,7 +193,7 @@ def measure(
 
     What is shown is what is judged: a limit is broken if the whole interval lies beyond it.
     """
-    rounds = max(FEWEST_ROUNDS, round(ROUNDS / fit.slowness))
+    rounds = max(FEWEST_ROUNDS, round(ROUNDS / max(fit.slowness, 1.0)))
     configs = {name: one.config for name, one in fit.finalists.items()}
     readings = fit.meter(configs, replace(fit.step, rounds=rounds), fit.watch.preparing)
     base, measured = readings[BASELINE], []
@@ -245,67 +224,6 @@ def measure(
     return measured, readings.receipt, said
 
 
-def hand_over(fit: Running, final: Winner) -> None:
-    """Make the fit's folder a run itself: model, vocabulary, recipe and result of a training.
-
-    The recipe comes last: it makes a folder a run, and by then everything else is there.
-    """
-    run, path = fit.alike.root / final.run, fit.path
-    new, old = path / f".{MODEL}.new", path / f".{MODEL}.old"
-    for rest in (new, old):
-        shutil.rmtree(rest, ignore_errors=True)
-    shutil.copytree(run / MODEL, new)
-    if (path / MODEL).exists():
-        (path / MODEL).rename(old)
-    new.rename(path / MODEL)
-    shutil.rmtree(old, ignore_errors=True)
-    for name in (TOKENIZER, RESULT, CONFIG):
-        beside = path / f".{name}.new"
-        shutil.copyfile(run / name, beside)
-        beside.rename(path / name)
-    sync(path)
-
-
-def both_runs(fit: Running, final: Winner) -> dict[str, Path]:
-    """The trained baseline, if there is one, and the model that is handed over."""
-    root = fit.alike.root
-    runs = {FINAL: root / final.run}
-    trained = (root / BASELINE / MODEL).is_dir()
-    return {BASELINE: root / BASELINE, **runs} if trained else runs
-
-
-def about_final(fit: Running, final: Winner, row: ModelFacts) -> Final:
-    """The model that is handed over, for the report."""
-    run = fit.alike.root / final.run
-    losses = {name: loss_on_test(fit, path) for name, path in both_runs(fit, final).items()}
-    result = read_result(run)
-    assert result is not None, "what is handed over is finished"
-    return Final(
-        folder=MODEL,
-        name=final.name,
-        steps=final.steps,
-        retrained=final.retrained,
-        valid=Loss(result["valid"]["loss"]),
-        test=losses[FINAL],
-        baseline_test=losses.get(BASELINE),
-        latency=row.latency,
-        memory=row.memory,
-        curve=read_curve(run, "loss"),
-        valid_curve=read_curve(run, "valid_loss"),
-    )
-
-
-def loss_on_test(fit: Running, run: Path) -> Loss | None:
-    """The loss on text that nothing was chosen by."""
-    if "test" not in fit.prepared.splits:
-        return None
-    tokens = sample(fit.prepared.splits["test"].tokens, TESTED)
-    if len(tokens) < 2:
-        return None
-    score = evaluate(load(run / MODEL), tokens, batch=8)
-    return Loss(score.loss if math.isfinite(score.loss) else None, score.tokens)
-
-
 def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
     """The model that is handed over beside the counts, on test text where there is some."""
     for split, words in (("test", "test"), ("valid", "validation")):
@@ -314,41 +232,6 @@ def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
             known = fit.references[split]
             return Counted(loss, known.bigram, known.ngram, known.order, words, unit.told)
     return None
-
-
-def samples_of(fit: Running, final: Winner) -> list[Sample]:
-    """What both models write after the same words."""
-    prompt, sampling = prompt_of(fit), Sampling(temperature=0.8, top_p=0.95)
-    tokenizer, seed = fit.prepared.tokenizer, fit.request.seed
-    found = []
-    for name, run in both_runs(fit, final).items():
-        model = load(run / MODEL)
-        text, *_ = generate_text(model, tokenizer, [prompt], WRITTEN, sampling=sampling, seed=seed)
-        found.append(Sample(name, prompt, text))
-    return found
-
-
-def prompt_of(fit: Running) -> str:
-    """The first lines of validation text, from one with several words on, cut between words."""
-    tokens = fit.prepared.splits["valid"].tokens[:2048]
-    text = fit.prepared.tokenizer.decode([int(token) for token in tokens])
-    return opening(text)
-
-
-def opening(text: str, most: int = PROMPT) -> str:
-    """Some of a text, from its first line of several words to the end of a line or word.
-
-    >>> opening("----\\nIt was late.\\nNobody came.", most=20)
-    'It was late.\\n'
-    """
-    lines = text.splitlines(keepends=True)
-    first = next((n for n, line in enumerate(lines) if len(line.split()) > 1), 0)
-    piece = "".join(lines[first:])
-    if len(piece) <= most:
-        return piece
-    line, word = (piece.rfind(space, 0, most) for space in ("\n", " "))
-    cut = line if line > most // 3 else max(line, word)
-    return piece[: cut + 1] if cut > 0 else piece[:most]
 
 
 def about_step(fit: Running) -> StepFacts:
@@ -375,7 +258,13 @@ def about_phases(fit: Running) -> list[PhaseFacts]:
 def searched(fit: Running) -> PlacementResult | None:
     """What the search for placements found."""
     place = fit.path / SEARCH
-    return PlacementResult.load(place) if (place / PlacementResult.FILE).is_file() else None
+    if not (place / PlacementResult.FILE).is_file():
+        return None
+    try:
+        return PlacementResult.load(place)
+    except FolderError as error:  # only a picture depends on it
+        fit.watch.notice(f"The report says nothing of the search: {error}")
+        return None
 
 
 def about_profile(fit: Running, found: Profiled) -> ProfileFacts | None:
