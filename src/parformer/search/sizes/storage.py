@@ -172,8 +172,7 @@ class Sqlite(Database):
             place, timeout=BUSY, isolation_level=None, check_same_thread=False
         )
         try:
-            # readers then never wait for writers, nor writers for readers
-            ((mode,),) = self.ask("PRAGMA journal_mode=WAL")
+            mode = self.write_ahead()
             # `settle` makes a result durable; what comes before it need not be
             self.ask(f"PRAGMA synchronous={'FULL' if mode == 'delete' else 'NORMAL'}")
             with self.change(""):
@@ -183,6 +182,19 @@ class Sqlite(Database):
         except BaseException:
             self.connection.close()
             raise
+
+    def write_ahead(self) -> str:
+        """Readers then never wait for writers, nor writers for readers; the mode that it is in."""
+        until = time.monotonic() + BUSY
+        while True:
+            try:
+                ((mode,),) = self.ask("PRAGMA journal_mode=WAL")
+                return str(mode)
+            except sqlite3.OperationalError as error:
+                # while others open a new file SQLite does not wait by itself
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
 
     def refuse_foreign(self) -> None:
         """Nothing is written beside or into a file that is not ours."""
