@@ -39,8 +39,9 @@ class Record:
     __slots__ = ()
 
     def to_dict(self) -> Json:
-        """Plain values, ready for JSON."""
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+        """Plain values, ready for JSON; what is worked out from the others is none of them."""
+        own = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in own}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
@@ -50,7 +51,7 @@ class Record:
             raise FolderError(f"{place} must be a table, got {values!r:.60}")
         hints = field_types(cls)  # type: ignore[arg-type]
         given: Json = {}
-        for field in fields(cls):  # type: ignore[arg-type]
+        for field in (one for one in fields(cls) if one.init):  # type: ignore[arg-type]
             if field.name in values:
                 inside = f"{place}.{field.name}"
                 given[field.name] = typed(values[field.name], hints[field.name], inside)

@@ -680,7 +680,8 @@ def test_a_profile_survives_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["base", "priced", "weights", "receipt", "error"])
 def test_a_broken_profile_is_refused(plain: Profile, name: str) -> None:
     values = plain.to_dict()
-    for broken in ({**values, name: 7}, {n: v for n, v in values.items() if n != name}):
+    lacking = {n: v for n, v in values.items() if n != name or name == "error"}
+    for broken in ({**values, name: 7}, lacking | ({"step": 7} if name == "error" else {})):
         with pytest.raises(FolderError, match="the stored profile is broken"):
             Profile.from_dict(broken)
 

@@ -188,7 +188,6 @@ def break_reading(**changes: Any) -> dict[str, Any]:
         break_reading(high=None),
         break_reading(peak_bytes="many"),
         break_reading(resident_bytes=-5),
-        break_reading(colour="red"),
         break_reading() | {"receipt": {"device": {}}},
         break_reading() | {"receipt": None},
     ],

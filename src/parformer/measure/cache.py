@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ FACTS = {
 """What a speed depends on most, in words."""
 
 
-def facts(device: Device) -> dict[str, Any]:
+def facts(device: Device) -> dict[str, object]:
     return {name: getattr(device, name) for name in FACTS}
 
 

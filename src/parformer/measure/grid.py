@@ -16,12 +16,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parformer.errors import ConfigError
+from parformer.records import Record
 
 Place = tuple[int, ...]
 """A node, as its index on every axis."""
@@ -30,12 +30,12 @@ Levels = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Record):
     """Numbers at the nodes of some axes, and multilinear between them."""
 
-    axes: tuple[tuple[float, ...], ...]
+    axes: tuple[tuple[int | float, ...], ...]
     """Rising; an axis of one node is the same everywhere."""
-    values: tuple[float, ...]
+    values: tuple[int | float, ...]
     """The last axis first, as in nested loops."""
 
     def __post_init__(self) -> None:
@@ -75,13 +75,6 @@ class Grid:
                 weight *= share if up else 1 - share
             total += weight * self.values[index] if weight else 0.0
         return total
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"axes": [list(axis) for axis in self.axes], "values": list(self.values)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Grid:
-        return cls(tuple(map(tuple, values["axes"])), tuple(values["values"]))
 
 
 def places(axes: Sequence[Sequence[float]]) -> list[Place]:
@@ -174,7 +167,7 @@ SWEEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class Surface(Record):
     """A formula, and between the nodes what the formula leaves over.
 
     Exact at every node that was measured without noise. What noise can explain of the rest is
@@ -210,10 +203,3 @@ class Surface:
         """The value of something with these sizes and these features."""
         formula = sum(w * feature for w, feature in zip(self.weights, features, strict=True))
         return formula * self.rest.at(point)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"weights": list(self.weights), "rest": self.rest.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Surface:
-        return cls(tuple(values["weights"]), Grid.from_dict(values["rest"]))

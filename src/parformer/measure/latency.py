@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import repeat
 from random import Random
 
@@ -28,6 +28,7 @@ from parformer.measure import statistics
 from parformer.measure.device import Receipt, pinned_threads
 from parformer.measure.memory import collector_paused
 from parformer.measure.neighbours import Neighbours
+from parformer.records import Record
 
 Work = Callable[[], object]
 Clock = Callable[[], int]
@@ -53,7 +54,7 @@ class Remade:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
+class Timing(Record):
     """The time of one call of one candidate, in seconds."""
 
     name: str
@@ -64,9 +65,6 @@ class Timing:
     low: float
     high: float
     """Where the median lies, with 95% confidence."""
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self) | {"samples_seconds": list(self.samples_seconds)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,9 +28,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from parformer.records import Record
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PeakMemory:
+class PeakMemory(Record):
     """The worst moment of a run, in bytes of live tensors."""
 
     peak_bytes: int
@@ -46,9 +48,6 @@ class PeakMemory:
     def working_bytes(self) -> int:
         """What the worst moment needed on top of the resident tensors."""
         return self.peak_bytes - self.resident_bytes
-
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def peak_memory(

@@ -11,21 +11,19 @@ candidate follow from those of its blocks:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.errors import FolderError, ParformerError
-from parformer.fields import check_names
 from parformer.measure.cache import refuse_elsewhere
 from parformer.measure.device import Device, Receipt, describe_device
 from parformer.measure.grid import Grid, Surface
-from parformer.measure.readings import Step, read_receipt
+from parformer.measure.readings import Step, Stored
 from parformer.measure.tables import (
     IDENTITY,
     Table,
@@ -66,7 +64,7 @@ class Accuracy(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(Record):
     """A kind of block over its sizes, or the ends: what its step takes."""
 
     table: Table
@@ -79,21 +77,6 @@ class Priced:
     """Bytes at its worst moment as the only block of a model, those that it keeps included."""
     shared: int = 0
     """Bytes that it leaves to later blocks of the step, such as a mask."""
-
-    def to_dict(self) -> dict[str, Any]:
-        parts = ("table", "seconds", "old", "new", "working")
-        return {name: getattr(self, name).to_dict() for name in parts} | {"shared": self.shared}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        return cls(
-            table=Table.from_dict(values["table"]),
-            seconds=Surface.from_dict(values["seconds"]),
-            old=Grid.from_dict(values["old"]),
-            new=Grid.from_dict(values["new"]),
-            working=Grid.from_dict(values["working"]),
-            shared=values["shared"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +93,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(Stored):
     """What blocks take on one device; knows every model whose sizes lie within its own."""
 
     base: ModelConfig
@@ -203,43 +186,3 @@ class Profile:
         """Refuse to speak for another machine than this one, or than the one given."""
         here = describe_device(self.step.threads) if device is None else device
         refuse_elsewhere(self.receipt.device, here)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {
-            "base": self.base.to_dict(),
-            "step": self.step.to_dict(),
-            "varied": list(self.varied),
-            "priced": [priced.to_dict() for priced in self.priced],
-            "weights": dict(self.weights),
-            "reference": self.reference.to_dict(),
-            "reference_seconds": self.reference_seconds,
-            "receipt": self.receipt.to_dict(),
-            "error": None if self.error is None else asdict(self.error),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` gave."""
-        try:
-            check_names(values, NAMES, "field")
-            error = values["error"]
-            if error is not None:
-                spreads = {name: Spread(**error[name]) for name in ("latency", "memory")}
-                error = Accuracy(models=error["models"], **spreads)
-            return cls(
-                base=ModelConfig.from_dict(values["base"]),
-                step=Step.from_dict(values["step"]),
-                varied=tuple(values["varied"]),
-                priced=tuple(map(Priced.from_dict, values["priced"])),
-                weights=dict(values["weights"]),
-                reference=ModelConfig.from_dict(values["reference"]),
-                reference_seconds=values["reference_seconds"],
-                receipt=read_receipt(values["receipt"]),
-                error=error,
-            )
-        except (ParformerError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FolderError(f"the stored profile is broken: {error}") from None
-
-
-NAMES = [f.name for f in fields(Profile) if f.init]

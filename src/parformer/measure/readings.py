@@ -11,11 +11,11 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -25,11 +25,11 @@ from parformer.config import ModelConfig
 from parformer.costs import cost, step_shape
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.events import Preparing
-from parformer.fields import check_names
-from parformer.measure.device import Device, Receipt, pinned_threads
+from parformer.measure.device import Receipt, pinned_threads
 from parformer.measure.grid import settle
 from parformer.measure.models import PLACEMENT, PRECISIONS, measure_models
 from parformer.measure.statistics import compare, median_interval
+from parformer.records import Record
 
 MOST_BYTES = 4 << 30
 """Weights that may be alive at once, unless a caller knows better."""
@@ -38,8 +38,22 @@ REFERENCE = "reference"
 """The name of the model that is timed in every batch."""
 
 
+class Stored(Record):
+    """A record that comes from files and other machines: whatever is wrong with it is theirs."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object], place: str = "") -> Self:
+        try:
+            return super().from_dict(values, place)
+        except ParformerError as error:
+            name = cls.__name__.lower()
+            raise FolderError(f"the stored {name} is broken: {error}") from None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class Step(Stored):
     """What is measured of a model: one step with its memory full."""
 
     tgt_len: int | None = None
@@ -75,16 +89,9 @@ class Step:
         """Bytes of one weight."""
         return torch.finfo(PRECISIONS[self.precision]).bits // 8
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        return read_fields(cls, values, "step")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class Reading(Stored):
     """What one model's step took."""
 
     name: str
@@ -100,6 +107,12 @@ class Reading:
     """The most tensor bytes alive at once, weights and memory included."""
     resident_bytes: int
     """Weights, and the memory of the step before."""
+
+    def __post_init__(self) -> None:
+        times = self.median, self.low, self.high, self.ratio, *self.samples
+        sizes = self.peak_bytes, self.resident_bytes
+        if not self.samples or not all(0 < n < math.inf for n in times) or min(sizes) < 0:
+            raise ConfigError(f"no model took such times, or such bytes: {times[:4]}, {sizes}")
 
     @property
     def working_bytes(self) -> int:
@@ -121,30 +134,17 @@ class Reading:
             resident_bytes=resident,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"samples": list(self.samples)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        reading = read_fields(cls, values, "reading")
-        samples = tuple(reading.samples) if isinstance(reading.samples, list | tuple) else ()
-        ours = reading.median, reading.low, reading.high, reading.ratio, *samples
-        sizes = reading.peak_bytes, reading.resident_bytes
-        if (
-            not samples
-            or not all(isinstance(n, int | float) and 0 < n < math.inf for n in ours)
-            or not all(isinstance(n, int) and n >= 0 for n in sizes)
-        ):
-            raise FolderError(f"a stored reading of {reading.name!r} is broken: {ours[:4]}")
-        return replace(reading, samples=samples)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Readings:
+class Readings(Stored):
     """Models measured in the same rounds."""
 
     readings: tuple[Reading, ...]
     receipt: Receipt
+
+    def __post_init__(self) -> None:
+        if len({len(reading.samples) for reading in self.readings}) != 1:
+            raise ConfigError("readings are not of the same rounds")
 
     def __getitem__(self, name: str) -> Reading:
         for reading in self.readings:
@@ -152,22 +152,6 @@ class Readings:
                 return reading
         known = ", ".join(reading.name for reading in self.readings)
         raise ConfigError(f"no model {name!r} was measured; there are: {known}")
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "readings": [reading.to_dict() for reading in self.readings],
-            "receipt": self.receipt.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        try:
-            readings = tuple(Reading.from_dict(each) for each in values["readings"])
-            if len({len(reading.samples) for reading in readings}) != 1:
-                raise FolderError("stored readings are broken: they are not of the same rounds")
-            return cls(readings=readings, receipt=read_receipt(values["receipt"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FolderError(f"stored readings are broken: {error!r}") from None
 
 
 class Meter(Protocol):
@@ -304,25 +288,6 @@ def part_of(progress: Preparing | None, start: float, share: float) -> Preparing
 
 def _tell(progress: Preparing, start: float, share: float, what: str, done: float) -> None:
     progress(what, start + share * done)
-
-
-T = TypeVar("T")
-
-
-def read_fields(cls: Callable[..., T], values: Mapping[str, Any], what: str) -> T:
-    """One of our dataclasses from what its `to_dict` gave, or a FolderError."""
-    try:
-        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        check_names(values, names, f"field of a {what}")
-        return cls(**values)
-    except (ParformerError, TypeError, ValueError, AttributeError) as error:
-        raise FolderError(f"a stored {what} is broken: {error}") from None
-
-
-def read_receipt(values: Mapping[str, Any]) -> Receipt:
-    """A receipt from what its `to_dict` gave."""
-    device = read_fields(Device, values["device"], "device")
-    return read_fields(Receipt, {**values, "device": device}, "receipt")
 
 
 def _need_whole(name: str, value: object, least: int) -> None:

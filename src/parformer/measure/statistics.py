@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parformer.errors import ConfigError
+from parformer.records import Record
 
 Verdict = Literal["faster", "slower", "tie"]
 
@@ -43,7 +44,7 @@ SMALLEST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class Difference(Record):
     """How a compares with b, from times taken in the same rounds."""
 
     ratio: float
@@ -59,9 +60,6 @@ class Difference:
     rounds: int
     confidence: float
     smallest: float
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.verdict}, ×{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"

@@ -22,7 +22,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
-from typing import Any
 
 from parformer.blocks.base import Cost, find_block
 from parformer.config import ModelConfig
@@ -32,6 +31,7 @@ from parformer.fields import check_names
 from parformer.measure.grid import Place, pick_nodes, places
 from parformer.measure.readings import Step, weights_bytes
 from parformer.pattern import BlockSpec, Pattern, Value
+from parformer.records import Record
 
 FIELDS = ("d_model", "d_embed", "div_val")
 """Fields of a model that a search may vary; the rest is said by the blocks' options."""
@@ -54,7 +54,7 @@ ENDS = "ends"
 
 IDENTITY = "i"
 
-ALONE: Mapping[str, Any] = {"pattern": IDENTITY, "n_head": 1}
+ALONE: Mapping[str, Value] = {"pattern": IDENTITY, "n_head": 1}
 """A model without a block; one head fits into every width."""
 
 
@@ -102,11 +102,11 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(Record):
     """One kind of block over its sizes, or the ends of the model over theirs."""
 
     letter: str
-    words: Mapping[str, Value]
+    words: Mapping[str, Value | bool]
     """Options of the block (of the ends: fields) that have nothing in between."""
     names: tuple[str, ...]
     """What the axes are; the first is d_model."""
@@ -125,25 +125,6 @@ class Table:
     def spec(self, point: Sequence[int]) -> BlockSpec:
         return BlockSpec(
             self.letter, {**self.words, **dict(zip(self.numbers, point[1:], strict=True))}
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "letter": self.letter,
-            "words": dict(self.words),
-            "names": list(self.names),
-            "axes": [list(axis) for axis in self.axes],
-            "places": [list(place) for place in self.places],
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Table:
-        return cls(
-            values["letter"],
-            dict(values["words"]),
-            tuple(values["names"]),
-            tuple(map(tuple, values["axes"])),
-            tuple(map(tuple, values["places"])),
         )
 
 
@@ -226,7 +207,7 @@ def ends_at(base: ModelConfig, table: Table, point: Sequence[int]) -> ModelConfi
     """The model without a block, in these sizes."""
     if table.letter != ENDS:
         return stack(base, point[0], BlockSpec(IDENTITY), 1)
-    changes: dict[str, Any] = {"d_model": point[0], **table.words, **ALONE}
+    changes: dict[str, object] = {"d_model": point[0], **table.words, **ALONE}
     if table.numbers:
         changes["d_embed"] = point[1]
     return base.replaced(**changes)
