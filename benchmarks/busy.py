@@ -83,6 +83,9 @@ def measure(arguments: argparse.Namespace) -> Samples:
                     for name in order:
                         for job in JOBS:
                             samples[name][job].append(ask(workers[name], job))
+            for name, taken in samples.items():  # whoever stops it has this much
+                medians = [f"{job} {1000 * statistics.median(taken[job]):.2f} ms" for job in JOBS]
+                print(f"{condition}, {name}: {', '.join(medians)}", file=sys.stderr)
     return found
 
 

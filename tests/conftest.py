@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: tests share their machine
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings

@@ -13,8 +13,8 @@ import os
 import sys
 from collections.abc import MutableMapping
 
-SPINS = "10000"
-"""Turns that a waiting thread spins before it sleeps: some tens of microseconds."""
+SPINS = "1000"
+"""Turns that a waiting thread spins before it sleeps: some microseconds."""
 
 KNOWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """How a user says how threads wait."""
@@ -42,14 +42,12 @@ def settle(
 
 def too_late() -> str:
     """What cannot be changed any more in this process, in a sentence; empty if nothing is."""
+    if not _late:
+        return ""
     return (
-        _late
-        and (
-            "torch was loaded before parformer, so its threads spin while they wait: beside other "
-            "work on this machine that is slow. Import parformer first, or start with "
-            f"GOMP_SPINCOUNT={SPINS}."
-        )
-    ) or ""
+        "torch was loaded before parformer, so its threads spin while they wait: beside other work "
+        f"that is slow. Import parformer first, or start Python with GOMP_SPINCOUNT={SPINS}."
+    )
 
 
 def cores() -> int:
