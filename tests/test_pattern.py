@@ -65,7 +65,7 @@ def repetitive(blocks: st.SearchStrategy[BlockSpec]) -> st.SearchStrategy[Patter
 
 
 def groups(patterns: st.SearchStrategy[Pattern]) -> st.SearchStrategy[BlockSpec]:
-    small = patterns.map(lambda pattern: pattern[:4])
+    small = patterns.map(lambda pattern: pattern[:2])
     return st.one_of(
         st.builds(lambda inside: BlockSpec("<", inside=inside), small),
         st.builds(

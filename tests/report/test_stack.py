@@ -13,7 +13,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_every_letter_has_a_colour_of_its_own() -> None:
-    assert set(COLOURS) == {*ALPHABET, "<"}
+    assert set(COLOURS) == {*ALPHABET, "<", "{"}
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 

@@ -43,6 +43,7 @@ OTHER: dict[str, Any] = {
     "train.steps": 9,
     "train.time": 60.0,
     "train.seed": 7,
+    "train.task": "masked",
     "train.batch": 8,
     "train.accumulate": 4,
     "train.tgt_len": 4,

@@ -86,11 +86,7 @@ def with_unit(words: str, unit: str) -> str:
 
 
 def difference_words(row: ReproducedRow) -> str:
-    """How far ours is from the published figure, with a sign.
-
-    >>> difference_words({"difference": -0.026, "difference_unit": "%"})
-    '-0.03%'
-    """
+    """How far ours is from the published figure, with a sign, such as -0.03%."""
     value = row.difference
     if value is None:
         return ""
