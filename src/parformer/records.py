@@ -22,15 +22,13 @@ import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self
 
 from parformer.errors import FolderError
 from parformer.fields import TYPE_NAMES, field_types
 from parformer.pattern import Pattern
+from parformer.store.files import Json as Json
 from parformer.store.files import read_json, replace_file
-
-Json: TypeAlias = dict[str, Any]
-"""A table of plain values, as JSON has it."""
 
 
 class Record:

@@ -243,8 +243,9 @@ def test_lines_name_what_there_is() -> None:
 def test_references_come_back_from_json() -> None:
     for found in (made(), made(xz=None)):
         assert References.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    with pytest.raises(TypeError, match="later"):
-        References.from_dict(made().to_dict() | {"later": 1})
+    assert References.from_dict(made().to_dict() | {"later": 1}) == made()
+    with pytest.raises(FolderError, match="bigram must be a number"):
+        References.from_dict(made().to_dict() | {"bigram": "many"})
 
 
 # Frequencies alone

@@ -9,12 +9,12 @@ that follows a word is one that the encoding makes too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Self
 
 from parformer.data.library import Learned
 from parformer.data.tokenizer import take
 from parformer.errors import need
+from parformer.store.files import Json
 
 
 class Bpe(Learned):
@@ -35,7 +35,7 @@ class Bpe(Learned):
         return library
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         (given,) = take(values, library=dict)
         tokenizers = need("tokenizers", extra="bpe")
         check_library(given, json.loads(untrained(tokenizers).to_str()), tokenizers)
@@ -54,7 +54,7 @@ def untrained(tokenizers: Any, *model: Any) -> Any:
     return library
 
 
-def check_library(given: dict[str, Any], empty: dict[str, Any], tokenizers: Any) -> None:
+def check_library(given: Json, empty: Json, tokenizers: Any) -> None:
     """Refuse all but what `Bpe.train` can have written: the library would take much more."""
     model = given.get("model")
     if type(model) is not dict or type(model.get("vocab")) is not dict:

@@ -10,7 +10,7 @@ nothing is left out here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from parformer.data.text import place, read_utf8, to_utf8, watched
 from parformer.data.tokenizer import Tokenizer, cutoffs_for, need_utf8, take
 from parformer.errors import CorpusError, InputError
 from parformer.events import Preparing
+from parformer.store.files import Json
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -56,11 +57,11 @@ class Bytes(Tokenizer):
         return cls()
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         take(values)
         return cls()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {}
 
 
@@ -113,7 +114,7 @@ class UsedBytes(Tokenizer):
         return cls(bytes(np.flatnonzero(seen).tolist()))
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         (used,) = take(values, bytes=list)
         if not all(type(byte) is int and 0 <= byte < 256 for byte in used):
             raise ValueError("its bytes are not all numbers from 0 to 255")
@@ -121,7 +122,7 @@ class UsedBytes(Tokenizer):
             raise ValueError("its bytes do not ascend")
         return cls(bytes(used))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {"bytes": list(self.used)}
 
 
@@ -197,14 +198,14 @@ class Characters(Tokenizer):
         return cls("".join(map(chr, ranked.tolist())), unknown=unknown)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         characters, unknown = take(values, characters=str, unknown=bool)
         if not characters or len(set(characters)) != len(characters):
             raise ValueError("its characters are none, or one comes twice")
         need_utf8(characters)
         return cls(characters, unknown=unknown)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {"characters": self.characters, "unknown": self.unknown}
 
 

@@ -12,7 +12,7 @@ import json
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +24,7 @@ from parformer.data.text import passages, place, read_utf8, to_utf8, watched
 from parformer.data.tokenizer import SPECIAL, Tokenizer, take
 from parformer.errors import ConfigError, need
 from parformer.events import Preparing
+from parformer.store.files import Json
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -90,11 +91,11 @@ class Library(Tokenizer):
         raise ConfigError("a tokenizer of the kind 'hf' is read, not learned; name its .json file")
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         (given,) = take(values, library=dict)
         return cls(read_library(json.dumps(given)))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {"library": json.loads(self._library.to_str())}
 
 
@@ -134,7 +135,7 @@ class Learned(Library):
         """A tokenizer of the library, from passages that `read` gives as often as it is asked."""
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         found = super().from_dict(values)
         model = values["library"].get("model")
         if not isinstance(model, dict) or str(model.get("type")).lower() != cls.kind:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from parformer.events import Listener, Watch, nobody
 from parformer.records import Record
+from parformer.store.files import Json
 from parformer.verbs import requested
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class PrepareResult:
     common: tuple[Common, ...]
     excerpt: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         prepared, tokenizer = self.prepared, self.prepared.tokenizer
         return {

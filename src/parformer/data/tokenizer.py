@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from parformer.errors import ConfigError, InputError
 from parformer.events import Preparing
 from parformer.fields import check_names
+from parformer.store.files import Json
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -73,11 +74,11 @@ class Tokenizer(ABC):
 
     @classmethod
     @abstractmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         """Read `to_dict`'s answer back; a ValueError says what is wrong with it."""
 
     @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """All that this tokenizer was taught."""
 
     def number(self, token: str) -> int | None:
@@ -145,7 +146,7 @@ def cutoffs_for(size: int) -> tuple[int, ...]:
     return tuple(cutoff for least, cutoff in ADAPTIVE if size > least)
 
 
-def take(values: Mapping[str, Any], **types: type) -> list[Any]:
+def take(values: Json, **types: type) -> list[Any]:
     """The values of exactly these names and types."""
     if set(values) != set(types):
         raise ValueError(f"it must have {', '.join(sorted(types)) or 'nothing more'}")

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parformer.data.bpe import Bpe
 from parformer.data.characters import Bytes, Characters, UsedBytes
@@ -25,6 +26,7 @@ from parformer.data.words import Words
 from parformer.errors import ConfigError, FolderError
 from parformer.events import Preparing
 from parformer.fields import check_names, need_at_least
+from parformer.records import Record
 from parformer.store.files import read_plain, reason
 
 if TYPE_CHECKING:
@@ -51,8 +53,17 @@ LIMIT = 64 * 2**20
 """No tokenizer.json of ours is larger; WikiText-103's 267,735 words need 4 MB."""
 
 
-def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> dict[str, Any]:
-    """What decides which tokenizer a corpus gets, in one way of writing it."""
+@dataclass(frozen=True, slots=True)
+class Settings(Record):
+    """What decides which tokenizer a corpus gets."""
+
+    kind: str
+    vocab_size: int
+    min_count: int
+
+
+def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> Settings:
+    """The settings in one way of writing them, once they are known to make sense."""
     if not is_file(kind):
         check_names([kind], [one for one in KINDS if one != Library.kind], "tokenizer")
     need_at_least("vocab_size", vocab_size, 0)
@@ -68,7 +79,7 @@ def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> dict[str,
         vocab_size = VOCAB_SIZE
     if kind == "unigram" and min_count:
         raise ConfigError("min_count means nothing to the tokenizer 'unigram'; leave it out")
-    return {"kind": kind, "vocab_size": vocab_size, "min_count": min_count}
+    return Settings(kind, vocab_size, min_count)
 
 
 def train_tokenizer(
@@ -89,10 +100,7 @@ def train_tokenizer(
     if is_file(kind):
         return read_foreign(Path(kind))
     return KINDS[kind].train(
-        corpus,
-        vocab_size=chosen["vocab_size"],
-        min_count=chosen["min_count"],
-        progress=progress,
+        corpus, vocab_size=chosen.vocab_size, min_count=chosen.min_count, progress=progress
     )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from parformer.data.text import Count, place, watched
 from parformer.data.tokenizers import (
     TOKENIZER,
+    Settings,
     Tokenizer,
     is_file,
     load_tokenizer,
@@ -115,17 +116,18 @@ def prepare(
 
 
 def _trained(
-    corpus: Corpus, identity: str, chosen: Facts, cache: Path, progress: Preparing | None
+    corpus: Corpus, identity: str, chosen: Settings, cache: Path, progress: Preparing | None
 ) -> Tokenizer:
     """The corpus's own tokenizer, from the cache if it is there."""
-    if chosen["kind"] == "byte" or is_file(chosen["kind"]):
-        return train_tokenizer(**chosen, corpus=corpus)
-    folder = cache / f"{chosen['kind']}-tokenizer-{digest([FORMAT, identity, chosen])[:20]}"
+    told = chosen.to_dict()
+    if chosen.kind == "byte" or is_file(chosen.kind):
+        return train_tokenizer(**told, corpus=corpus)
+    folder = cache / f"{chosen.kind}-tokenizer-{digest([FORMAT, identity, told])[:20]}"
 
     def make(beside: Path) -> Facts:
-        made = train_tokenizer(**chosen, corpus=corpus, progress=progress)
+        made = train_tokenizer(**told, corpus=corpus, progress=progress)
         (beside / TOKENIZER).write_text(made.to_json(), "utf-8")
-        return {"corpus": corpus.name, "identity": identity, **chosen}
+        return {"corpus": corpus.name, "identity": identity, **told}
 
     def read(facts: Facts) -> Tokenizer:
         found = load_tokenizer(folder)

@@ -14,7 +14,7 @@ the Penn Treebank; and a carriage return is a blank, never the end of a line by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from parformer.data.text import passages, place, read_utf8, to_utf8, watched
 from parformer.data.tokenizer import Tokenizer, cutoffs_for, need_utf8, take
 from parformer.errors import CorpusError
 from parformer.events import Preparing
+from parformer.store.files import Json
 
 if TYPE_CHECKING:
     from parformer.data.corpora import Corpus
@@ -98,7 +99,7 @@ class Words(Tokenizer):
         return cls([EOS, *kept])
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Json) -> Self:
         (words,) = take(values, words=list)
         if not all(type(word) is str for word in words):
             raise ValueError("its words are not all texts")
@@ -110,7 +111,7 @@ class Words(Tokenizer):
             raise ValueError("one of its words is empty or has a blank inside")
         return cls(words)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {"words": list(self.words)}
 
 

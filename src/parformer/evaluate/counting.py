@@ -21,7 +21,7 @@ import lzma
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from parformer.data.tokens import Prepared
 from parformer.errors import InputError
 from parformer.evaluate.perplexity import as_stream
 from parformer.fields import need_at_least
+from parformer.records import Json, Record
 from parformer.store.cache import digest, keep
 from parformer.store.files import cache_folder
 
@@ -57,7 +58,7 @@ Text = Callable[[Tokens], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class References:
+class References(Record):
     """What a text gives away to whoever only counts: losses in nats per token of one split."""
 
     uniform: float
@@ -89,15 +90,6 @@ class References:
         if self.order > 2:
             named.append((f"{self.order}-gram", self.ngram))
         return named if self.xz is None else [*named, ("xz", self.xz)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self) | {"orders": list(self.orders)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> References:
-        """Read `to_dict`'s answer back."""
-        return cls(**{**values, "orders": tuple(values["orders"])})
 
 
 def references(
@@ -173,7 +165,7 @@ def references_of(
     sums = [[name, _sum(tokens)] for name, tokens in samples.items()]
     folder = (cache_folder() if cache is None else cache) / "references"
 
-    def make(beside: Path) -> dict[str, Any]:
+    def make(beside: Path) -> Json:
         found = references(
             prepared.splits["train"].tokens,
             samples,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from parformer.errors import ConfigError
 from parformer.events import Listener, Preparing, Watch, nobody
 from parformer.fields import need_at_least
+from parformer.store.files import Json
 from parformer.verbs import requested
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Evaluated:
     beside: References | None
     """What counting reaches, if asked for."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         names = ("corpus", "identity", "split", "tgt_len", *LENGTHS)
         beside = {} if self.beside is None else {"beside": self.beside.to_dict()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from parformer.measure.memory import PeakMemory, peak_memory
 from parformer.measure.statistics import Difference
 from parformer.model import Model, build, refill
 from parformer.state import State
+from parformer.store.files import Json
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -60,7 +60,7 @@ class MeasuredModels:
         """Is model a faster than b, slower, or is it a tie?"""
         return self.latency.difference(a, b, smallest=PLACEMENT)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         baseline = next(iter(self.models))
         rows = []

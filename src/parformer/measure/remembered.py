@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from parformer.config import ModelConfig
 from parformer.errors import ParformerError
@@ -21,6 +21,7 @@ from parformer.events import Preparing
 from parformer.measure.cache import refuse_elsewhere
 from parformer.measure.device import describe_device
 from parformer.measure.readings import Meter, Readings, Step, measure_here
+from parformer.store.files import Json
 from parformer.store.lines import SEAL, Lines, seal, unseal
 
 
@@ -30,7 +31,7 @@ class Remembered:
     def __init__(self, meter: Meter, file: Path) -> None:
         self.meter = meter
         self.lines = Lines(file, SEAL, unseal)
-        self.known: dict[str, dict[str, Any]] = {
+        self.known: dict[str, Json] = {
             entry["key"]: entry["readings"] for entry in self.lines.found
         }
 

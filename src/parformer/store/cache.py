@@ -13,15 +13,15 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from parformer.errors import CorpusError, FolderError
 from parformer.events import Preparing
 from parformer.store import whole
-from parformer.store.files import sha256, sync, way_out
+from parformer.store.files import Json, sha256, sync, way_out
 from parformer.store.lock import lock
 
 FORMAT = "parformer-entry-1"
@@ -31,7 +31,7 @@ SMALL = 8 * 2**20
 EDGE = 2**16
 """Of a larger file, so many bytes at both ends are, as long as nobody has touched it."""
 
-Facts = dict[str, Any]
+Facts: TypeAlias = Json
 """What an entry says of itself; anything that JSON can hold."""
 Read = TypeVar("Read")
 
@@ -115,7 +115,7 @@ def _open(folder: Path, read: Callable[[Facts], Read]) -> Read:
         raise _Damaged(f"its parts do not fit together: {error}") from None
 
 
-def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_files(folder: Path, files: Mapping[str, Json]) -> None:
     """Compare small files in full, and large ones too unless they are as they were then."""
     remembered = _remembered(folder)
     for name, expected in files.items():
@@ -137,7 +137,7 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             _remember(folder, files)
 
 
-def _remember(folder: Path, files: Mapping[str, Any]) -> None:
+def _remember(folder: Path, files: Iterable[str]) -> None:
     """Note what the files looked like when their checksums were right."""
     traits = {name: _traits((folder / name).lstat()) for name in files}
     fresh = folder / f".{CHECKED}.{os.getpid()}"
@@ -148,7 +148,7 @@ def _remember(folder: Path, files: Mapping[str, Any]) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def _remembered(folder: Path) -> dict[str, Any]:
+def _remembered(folder: Path) -> Json:
     try:
         traits = json.loads((folder / CHECKED).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

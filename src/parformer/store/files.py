@@ -9,10 +9,12 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from parformer.errors import FolderError
 
+Json: TypeAlias = dict[str, Any]
+"""A table of plain values, as JSON has it."""
 JSON_LIMIT = 4 * 2**20
 """No configuration, manifest or result of ours is larger."""
 
@@ -69,7 +71,7 @@ def read_plain(file: Path, limit: int) -> str:
     return file.read_text("utf-8")
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> Json:
     """What a small file of ours holds; links, other files and broken ones are refused."""
     try:
         if not stat.S_ISREG(file.lstat().st_mode):

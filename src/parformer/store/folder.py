@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import safetensors
 import safetensors.torch
@@ -23,8 +23,8 @@ from torch import Tensor
 from parformer.errors import FolderError
 from parformer.store import whole
 from parformer.store.faults import failpoint
+from parformer.store.files import Json, reason, sha256, sync
 from parformer.store.files import read_json as read_plain_json
-from parformer.store.files import reason, sha256, sync
 
 FORMAT = "parformer-model-1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -39,7 +39,7 @@ Content: TypeAlias = bytes | Mapping[str, Tensor]
 def write_model(
     path: Path,
     weights: Mapping[str, Tensor],
-    config: Mapping[str, Any],
+    config: Json,
     tokenizer: str | None = None,
 ) -> None:
     """A model's weights and configuration, and the tokenizer it was trained with."""
@@ -103,11 +103,11 @@ def size_of(content: Content) -> int:
     return sum(t.numel() * t.element_size() for t in content.values())
 
 
-def json_bytes(value: Mapping[str, Any]) -> bytes:
+def json_bytes(value: Json) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
-def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_model(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """Configuration and weights, after every checksum was found right."""
     check_folder(path, FORMAT, REQUIRED, OPTIONAL)
     return read_json(path, CONFIG), read_tensors(path / WEIGHTS)
@@ -176,7 +176,7 @@ def _is_ours(path: Path, form: str) -> bool:
         return False
 
 
-def read_json(path: Path, name: str) -> dict[str, Any]:
+def read_json(path: Path, name: str) -> Json:
     """A file of a folder that should be one of ours."""
     if not os.path.lexists(path / name):
         raise FolderError(f"{str(path)!r} is no model folder: {name}: No such file or directory")

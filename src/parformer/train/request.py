@@ -12,6 +12,7 @@ from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
 from parformer.fields import parse_assignment
 from parformer.recipe import Recipe, read_recipe
+from parformer.store.files import Json
 from parformer.verbs import requested, within_memory
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class TrainRequest:
             raise ConfigError("name a MODEL to train, such as pocket, or the --run to go on with")
 
     @property
-    def chosen(self) -> dict[str, Any]:
+    def chosen(self) -> Json:
         """Everything that is set by hand, each by the field it stands for."""
         return gather(
             self.changes,
@@ -111,7 +112,7 @@ class TrainResult:
     first: bool = True
     """Whether this is the process, of many, that tells."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         found = self.outcome
         values = {"run": str(self.run), "step": found.step, "finished": found.finished}
@@ -158,7 +159,7 @@ def train(
         return TrainResult(run=path, outcome=outcome, unit=unit, first=workers.first)
 
 
-def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> dict[str, Any]:
+def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> Json:
     """Changes by the field they stand for; `short` holds what has a name of its own."""
     changes = dict(map(parse_assignment, sets))
     for name, value in short.items():
