@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from parformer.cli import main
-from parformer.cli.train import read_seconds, run_name
 from parformer.errors import ConfigError
+from parformer.fields import read_seconds
 from parformer.kernels import native
 from parformer.recipe import read_recipe
 from parformer.train.checkpoint import read_checkpoint
+from parformer.train.request import run_name
 from parformer.train.run import only_one, read_run
 from tests.train.nursery import Ended, Nursery, shared_nursery
 from tests.train.trials import (

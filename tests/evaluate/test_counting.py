@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from parformer.data.characters import Bytes, Characters, UsedBytes
 from parformer.data.tokens import Prepared, prepare
 from parformer.data.words import Words
-from parformer.errors import ConfigError, InputError
+from parformer.errors import ConfigError, FolderError, InputError
 from parformer.evaluate import counting
 from parformer.evaluate.counting import References, entropy, references, references_of, text_of
 from parformer.evaluate.perplexity import evaluate

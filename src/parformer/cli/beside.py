@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from parformer.evaluate.counting import References
-
-
-def add_beside(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--beside",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="tell what counting letters and n-grams, and xz, reach on that text (default: yes)",
-    )
 
 
 def in_a_line(known: References, unit: str, per_token: float) -> str:

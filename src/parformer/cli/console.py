@@ -1,8 +1,7 @@
-"""What do the verbs share: options, JSON, the terminal, progress bars, files?"""
+"""How do the verbs speak to people: JSON, the terminal, files?"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from parformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What could move a terminal's cursor or change its colours."""
@@ -31,12 +29,6 @@ def shown(message: str) -> str:
     text = harmless(message)
     half = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:half]} … {text[-half:]}"
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device", default="auto", metavar="NAME", help="such as cpu or cuda:0 (default auto)"
-    )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -75,21 +67,3 @@ class Washed:
         for segment in console.render(self.content, options):
             text = segment.text if segment.control else harmless(segment.text)
             yield Segment(text, segment.style, segment.control)
-
-
-def progress_bar() -> Progress:
-    """A bar on the terminal's error side, which leaves nothing behind; none without a terminal.
-
-    Use it as `with progress_bar() as bar`, add a task of total 1.0 and update its description.
-    """
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    screen = make_console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )

@@ -10,7 +10,7 @@ from parformer.cli.console import make_console, print_json
 from parformer.cli.flags import Flag, add_flags, given
 from parformer.cli.generate import show
 from parformer.cli.screen import Screen
-from parformer.cli.train import read_seconds
+from parformer.fields import read_seconds
 
 if TYPE_CHECKING:
     from parformer.fitting.request import FitRequest

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from parformer.cli.console import make_console, print_json
 from parformer.cli.flags import Flag, add_flags, given
 from parformer.cli.screen import Screen
-from parformer.cli.train import read_seconds
 from parformer.errors import ConfigError
+from parformer.fields import read_seconds
 from parformer.reproduce.published import PAPERS, read_pages, work_words
 from parformer.reproduce.request import ReproduceRequest
 

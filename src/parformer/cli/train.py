@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from typing import Any
 
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json
 from parformer.cli.flags import Flag, add_flags, given
 from parformer.cli.screen import Screen, in_words
 from parformer.errors import Stopped
-from parformer.fields import read_seconds as read_seconds
+from parformer.fields import read_seconds
 from parformer.train.request import TrainRequest, TrainResult, train
-from parformer.train.request import gather as gather
-from parformer.train.request import run_name as run_name
 
 EXAMPLES = """\
   parformer train pocket --corpus python-source --time 3m --run first
@@ -80,26 +77,3 @@ def farewell(result: TrainResult) -> None:
         f"try:   parformer generate {shlex.quote(str(result.run))} --prompt 'import '",
     ):
         console.print(line, soft_wrap=True, markup=False)
-
-
-def add_text(parser: argparse.ArgumentParser) -> None:
-    """Which text to read, and how."""
-    names = ("corpus", "local", "tokenizer")
-    hidden = {name: Flag(hidden=True) for name in TrainRequest.__annotations__ if name not in names}
-    add_flags(parser, TrainRequest, FLAGS | hidden)
-
-
-def add_set(parser: argparse.ArgumentParser, sections: str) -> None:
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="changes",
-        metavar="SECTION.FIELD=VALUE",
-        help=f"replace a field of {sections}; may be repeated",
-    )
-
-
-def read_changes(arguments: argparse.Namespace, short: dict[str, Any]) -> dict[str, Any]:
-    """Everything the command line sets, each by the field it stands for."""
-    return gather(tuple(arguments.changes), short)

@@ -6,9 +6,9 @@ import argparse
 
 from parformer.cli.console import make_console, print_json
 from parformer.cli.screen import Screen
-from parformer.cli.train import read_seconds
 from parformer.errors import ConfigError, Stopped
 from parformer.events import Watch
+from parformer.fields import read_seconds
 
 WORKER = "worker"
 """What `parformer measure` is told instead of a model."""
