@@ -230,8 +230,5 @@ def measure_models(
         f"batch {batch}, {precision}{', weights packed' if packed else ''}",
         progress=lambda share: say("timing, in turns", 0.5 + 0.5 * share),
     )
-    measured = {
-        name: MeasuredModel(config, prices[name], memories[name])
-        for name, config in configs.items()
-    }
-    return MeasuredModels(measured, latency)
+    models = {n: MeasuredModel(c, prices[n], memories[n]) for n, c in configs.items()}
+    return MeasuredModels(models, latency)
