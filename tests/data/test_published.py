@@ -340,7 +340,8 @@ def test_damaged_archives_leave_nothing(tmp_path: Path, kind: str) -> None:
     pack = zipped if kind == "zip" else tarred
     whole = pack({"a": os.urandom(5000), "b": os.urandom(5000)})
     archive = tmp_path / f"x.{kind}"
-    for damaged in (whole[:3000], b"nonsense" * 100, whole[:3000] + b"?" + whole[3001:]):
+    flipped = whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:]
+    for damaged in (whole[:3000], b"nonsense" * 100, flipped):
         archive.write_bytes(damaged)
         with pytest.raises(CorpusError) as caught:
             unpack(archive, {"a": "a", "b": "b"}, tmp_path / "out", None)
