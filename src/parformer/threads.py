@@ -13,8 +13,8 @@ import os
 import sys
 from collections.abc import MutableMapping
 
-SPINS = "1000"
-"""Turns that a waiting thread spins before it sleeps: some microseconds."""
+SPINS = "10000"
+"""Turns that a waiting thread spins before it sleeps: some ten microseconds."""
 
 KNOWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """How a user says how threads wait."""
