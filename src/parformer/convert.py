@@ -114,25 +114,7 @@ def from_transformer_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]
         same_length=config.get("same_length", False),
     )
     source = Checkpoint(weights, "transformer.")
-    tables = len(ours.clusters) if ours.div_val > 1 else 1
-    got: dict[str, Tensor] = {}
-    for i in range(tables):
-        got[f"embedding.words.tables.{i}"] = source.take(f"word_emb.emb_layers.{i}.weight")
-        if ours.tie_weights:
-            source.tied(f"crit.out_layers.{i}.weight", f"word_emb.emb_layers.{i}.weight")
-        else:
-            got[f"head.tables.{i}"] = source.take(f"crit.out_layers.{i}.weight")
-        if f"word_emb.emb_projs.{i}" in source:
-            got[f"embedding.words.projections.{i}"] = source.take(f"word_emb.emb_projs.{i}")
-    if "crit.out_projs.0" in source and "embedding.words.projections.0" in got:
-        got["head.projections.0"] = source.take("crit.out_projs.0")
-    for i in range(1, len(ours.clusters)):
-        source.tied(f"crit.out_projs.{i}", f"word_emb.emb_projs.{i if tables > 1 else 0}")
-    biases = [source.take(f"crit.out_layers.{i}.bias") for i in range(tables)]
-    got["head.bias"] = torch.cat(biases)
-    if cutoffs:
-        got["head.cluster_weight"] = source.take("crit.cluster_weight")
-        got["head.cluster_bias"] = source.take("crit.cluster_bias")
+    got = transformer_xl_ends(source, ours)
     if ours.position_bias == "shared":
         got["content_bias"] = source.take("r_w_bias").flatten()
         got["position_bias"] = source.take("r_r_bias").flatten()
@@ -153,6 +135,30 @@ def from_transformer_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]
         got |= source.linear(f"{theirs}.pos_ff.layer_norm", f"{feed}.norm")
     source.refuse_leftovers("inv_freq")
     return build_from(ours, got)
+
+
+def transformer_xl_ends(source: Checkpoint, ours: ModelConfig) -> dict[str, Tensor]:
+    """The adaptive embedding and head."""
+    tables = len(ours.clusters) if ours.div_val > 1 else 1
+    got: dict[str, Tensor] = {}
+    for i in range(tables):
+        got[f"embedding.words.tables.{i}"] = source.take(f"word_emb.emb_layers.{i}.weight")
+        if ours.tie_weights:
+            source.tied(f"crit.out_layers.{i}.weight", f"word_emb.emb_layers.{i}.weight")
+        else:
+            got[f"head.tables.{i}"] = source.take(f"crit.out_layers.{i}.weight")
+        if f"word_emb.emb_projs.{i}" in source:
+            got[f"embedding.words.projections.{i}"] = source.take(f"word_emb.emb_projs.{i}")
+    if "crit.out_projs.0" in source and "embedding.words.projections.0" in got:
+        got["head.projections.0"] = source.take("crit.out_projs.0")
+    for i in range(1, len(ours.clusters)):
+        source.tied(f"crit.out_projs.{i}", f"word_emb.emb_projs.{i if tables > 1 else 0}")
+    biases = [source.take(f"crit.out_layers.{i}.bias") for i in range(tables)]
+    got["head.bias"] = torch.cat(biases)
+    if ours.cutoffs:
+        got["head.cluster_weight"] = source.take("crit.cluster_weight")
+        got["head.cluster_bias"] = source.take("crit.cluster_bias")
+    return got
 
 
 def from_gpt2(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:

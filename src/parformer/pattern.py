@@ -207,6 +207,12 @@ class Pattern(Sequence[BlockSpec]):
                     yield from block.inside.steps
 
     @property
+    def runs(self) -> int:
+        """How many blocks run, in both stacks, without counting groups."""
+        before = 0 if self.encoder is None else self.encoder.runs
+        return before + sum(1 for _ in self.steps)
+
+    @property
     def letters(self) -> str:
         """The letters in order, with `<` and `{` for groups; those of an encoder are its own."""
         return "".join(block.letter for block in self)
@@ -302,7 +308,7 @@ def describe(pattern: Pattern | str) -> str:
         decoder = describe(Pattern(pattern.blocks))
         return f"Encoder: {describe(pattern.encoder)} Decoder: {decoder}"
     letters, bottlenecks, shared = pattern.letters, pattern.count("<"), pattern.count("{")
-    total = pattern.size - bottlenecks - shared
+    total = pattern.runs
     text = f"{total} block{'s' * (total > 1)}"
     for count, name in ((bottlenecks, "bottleneck"), (shared, "group that shares its weights")):
         if count:

@@ -7,21 +7,33 @@ from xml.etree import ElementTree
 import pytest
 
 from parformer.pattern import ALPHABET, Pattern, par
-from parformer.report.stack import COLOURS, draw, legend, to_svg
+from parformer.report.stack import COLOURS, draw, draw_plain, legend, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_every_letter_has_a_colour_of_its_own() -> None:
-    assert set(COLOURS) == {*ALPHABET, "<", "{"}
+    assert set(COLOURS) == {*ALPHABET, "<", "{", "|"}
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 
-@pytest.mark.parametrize("text", ["s", "(sfff)x6 (f)x8", "s[heads=2]f[inner=64]", "<sff>x3 i"])
-def test_a_drawing_has_one_cell_per_block(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "drawn"),
+    [
+        ("s", "s"),
+        ("(sf)x2 f", "sfsff"),
+        ("s[heads=2]f[inner=64]", "sf"),
+        ("<sff>x2 i", "<sff><sff>i"),
+        ("{sf}x3", "{sfsfsf}"),
+        ("sf | {c<f>}x2", "sf|{c<f>c<f>}"),
+    ],
+)
+def test_a_drawing_has_one_cell_per_block_that_runs(text: str, drawn: str) -> None:
     pattern = Pattern.parse(text)
-    assert draw(pattern).plain.split() == list(pattern.letters)
-    assert len(draw(pattern).spans) == len(pattern)
+    assert draw(pattern).plain.split() == list(drawn)
+    assert draw_plain(pattern).split() == list(drawn)
+    assert len(draw(pattern).spans) == len(drawn)
+    assert to_svg({"it": pattern}).count('width="150"') == len(drawn)
 
 
 def test_the_legend_names_what_occurs_and_no_more() -> None:

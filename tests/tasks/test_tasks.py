@@ -46,6 +46,9 @@ def test_unknown_tasks_are_refused_by_name() -> None:
     headless = make_recipe("gpt2").replaced({"model.head": "none"})
     with pytest.raises(ConfigError, match=r"no task for a model with head 'none'.*language"):
         find_task(headless)
+    two = make_recipe("gpt2").replaced({"model.pattern": "sf | scf"})
+    with pytest.raises(ConfigError, match=r"no task for a model with an encoder \('sf \| scf'\)"):
+        find_task(two)
 
 
 def test_masked_and_language_losses_are_the_models_own() -> None:

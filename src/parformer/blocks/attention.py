@@ -291,6 +291,20 @@ class RotaryAttention(SelfAttention, positions="rotary"):
 
 
 def head_sizes(config: StackConfig, options: Options) -> tuple[int, int, int]:
+    """As `plain_head_sizes`, if they suit the stack's positions."""
+    heads, kv_heads, width = plain_head_sizes(config, options)
+    if config.positions == "rotary" and width % 2:
+        raise ConfigError(f"rotary positions need an even head width, got {width}; set d_head")
+    shared = config.n_head * config.head_width(config.n_head)
+    if config.shared_biases and heads * width != shared:
+        raise ConfigError(
+            f"a block of {heads} heads × {width} cannot share position biases of {shared}; "
+            "set position_bias='per-layer'"
+        )
+    return heads, kv_heads, width
+
+
+def plain_head_sizes(config: StackConfig, options: Options) -> tuple[int, int, int]:
     """Heads, key-value heads and the width of one, for a block with these options."""
     heads = int(options.get("heads", config.n_head))
     kv_heads = int(options.get("kv_heads", config.n_kv_head or heads))
@@ -299,14 +313,6 @@ def head_sizes(config: StackConfig, options: Options) -> tuple[int, int, int]:
         raise ConfigError(
             f"{kv_heads} key-value heads do not divide {heads} heads; "
             f"set n_kv_head or kv_heads= to a divisor of {heads}"
-        )
-    if config.positions == "rotary" and width % 2:
-        raise ConfigError(f"rotary positions need an even head width, got {width}; set d_head")
-    shared = config.n_head * config.head_width(config.n_head)
-    if config.shared_biases and heads * width != shared:
-        raise ConfigError(
-            f"a block of {heads} heads × {width} cannot share position biases of {shared}; "
-            "set position_bias='per-layer'"
         )
     return heads, kv_heads, width
 

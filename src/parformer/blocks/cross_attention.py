@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from parformer.blocks.attention import head_sizes
+from parformer.blocks.attention import plain_head_sizes
 from parformer.blocks.base import (
     BYTES,
     Block,
@@ -53,7 +53,7 @@ class CrossAttention(Block):
 
     def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         super().__init__(config)
-        self.heads, self.kv_heads, self.width = source_sizes(config, spec)
+        self.heads, self.kv_heads, self.width = plain_head_sizes(config, spec.options)
         self.dropatt = config.dropatt
         inside, both = self.heads * self.width, 2 * self.kv_heads * self.width
         self.query = Linear(config.d_model, inside, bias=config.attention_bias)
@@ -93,7 +93,7 @@ class CrossAttention(Block):
 
     @classmethod
     def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
-        heads, kv_heads, width = source_sizes(config, spec)
+        heads, kv_heads, width = plain_head_sizes(config, spec.options)
         d, inside, both = config.d_model, heads * width, 2 * kv_heads * width
         tokens, bias = shape.batch * shape.tgt_len, config.attention_bias
         source = linear_cost(source_width(config), both, shape.batch * shape.source, bias=bias)
@@ -110,8 +110,3 @@ class CrossAttention(Block):
 
 def source_width(config: StackConfig) -> int:
     return config.d_source or config.d_model
-
-
-def source_sizes(config: StackConfig, spec: BlockSpec) -> tuple[int, int, int]:
-    """As self-attention's, without what positions ask for: there are none."""
-    return head_sizes(config.stack(positions="none", position_bias="none"), spec.options)

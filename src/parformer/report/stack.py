@@ -1,17 +1,17 @@
 """What does a stack of blocks look like?
 
->>> print(draw_plain("(sfff)x2 (f)x2"))
-s f f f s f f f f f
+>>> print(draw_plain("(sfff)x2 (f)x2"), draw_plain("sf | {cf}x2"), sep=";  ")
+s f f f s f f f f f;  s f | { c f c f }
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from xml.sax.saxutils import escape
 
 from rich.text import Text
 
-from parformer.pattern import ALPHABET, BlockSpec, Pattern
+from parformer.pattern import ALPHABET, GROUPS, Pattern
 
 COLOURS: Mapping[str, str] = {
     "s": "#d9480f",
@@ -24,6 +24,7 @@ COLOURS: Mapping[str, str] = {
     "y": "#e8a200",
     "<": "#7f5539",
     "{": "#5c940d",
+    "|": "#212529",
 }
 GUEST = "#495057"
 """Of a block that somebody else brought."""
@@ -34,28 +35,54 @@ def colour(letter: str) -> str:
     return COLOURS.get(letter, GUEST)
 
 
+def cells(pattern: Pattern) -> Iterator[tuple[str, str]]:
+    """Every block that runs, in order, as its letter and its text; groups with their brackets."""
+    if pattern.encoder is not None:
+        yield from cells(pattern.encoder)
+        yield "|", "|"
+    for block in pattern:
+        if block.inside is None:
+            yield block.letter, str(block)
+            continue
+        opening, closing = GROUPS[block.letter]
+        yield block.letter, opening
+        for _ in range(block.times):
+            yield from cells(block.inside)
+        yield block.letter, closing
+
+
 def draw_plain(pattern: Pattern | str) -> str:
     """One letter per block."""
-    return " ".join(Pattern.parse(pattern).letters)
+    return " ".join(sign(*cell) for cell in cells(Pattern.parse(pattern)))
+
+
+def sign(letter: str, text: str) -> str:
+    """The one character that stands for a cell: a block's letter, or the bracket itself."""
+    return letter if letter in ALPHABET else text
 
 
 def draw(pattern: Pattern) -> Text:
     """One coloured cell per block, from the first to the last, for a terminal."""
     drawing = Text(no_wrap=False)
-    for block in pattern:
-        drawing.append(f"{block.letter} ", style=f"bold white on {colour(block.letter)}")
+    for letter, text in cells(pattern):
+        drawing.append(f"{sign(letter, text)} ", style=f"bold white on {colour(letter)}")
     return drawing
 
 
 def legend(patterns: list[Pattern]) -> Text:
     """Which colour is which block, of those that occur."""
-    used = {letter for pattern in patterns for letter in pattern.letters}
     words = Text()
-    for letter, name in (*ALPHABET.items(), ("<", "bottleneck")):
-        if letter in used:
-            words.append(f"{letter} ", style=f"bold white on {colour(letter)}")
-            words.append(f" {name}  ")
+    for letter, name in names_of(patterns):
+        words.append(f"{letter} ", style=f"bold white on {colour(letter)}")
+        words.append(f" {name}  ")
     return words
+
+
+def names_of(patterns: Iterable[Pattern]) -> list[tuple[str, str]]:
+    """Letters and names of all that occurs."""
+    used = {letter for pattern in patterns for letter, _ in cells(pattern)}
+    known = (*ALPHABET.items(), ("<", "bottleneck"), ("{", "shared"), ("|", "encoder | decoder"))
+    return [(letter, name) for letter, name in known if letter in used]
 
 
 BLOCK, GAP, WIDE, APART, TOP = 14, 3, 150, 44, 58
@@ -63,7 +90,8 @@ BLOCK, GAP, WIDE, APART, TOP = 14, 3, 150, 44, 58
 
 def to_svg(patterns: Mapping[str, Pattern]) -> str:
     """Stacks side by side as a picture, input at the bottom as in the papers."""
-    tallest = max(len(pattern) for pattern in patterns.values())
+    drawn = {name: list(cells(pattern)) for name, pattern in patterns.items()}
+    tallest = max(map(len, drawn.values()))
     height = TOP + tallest * (BLOCK + GAP) + 64
     width = APART + len(patterns) * (WIDE + APART)
     parts = [
@@ -77,11 +105,10 @@ def to_svg(patterns: Mapping[str, Pattern]) -> str:
         middle = left + WIDE / 2
         parts.append(_words(middle, 24, name, "#212529", 12, "600"))
         parts.append(_words(middle, 43, _short(str(pattern)), "#868e96", 11, "400"))
-        for depth, block in enumerate(pattern):
+        for depth, cell in enumerate(drawn[name]):
             top = floor - (depth + 1) * (BLOCK + GAP)
-            parts.append(_cell(left, top, block))
-    used = {letter for pattern in patterns.values() for letter in pattern.letters}
-    names = [(x, n) for x, n in (*ALPHABET.items(), ("<", "bottleneck")) if x in used]
+            parts.append(_cell(left, top, *cell))
+    names = names_of(patterns.values())
     y = height - 28
     for i, (letter, words) in enumerate(names):
         x = (width - 150 * len(names)) / 2 + 20 + 150 * i
@@ -92,11 +119,10 @@ def to_svg(patterns: Mapping[str, Pattern]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _cell(left: float, top: float, block: BlockSpec) -> str:
-    label = "< >" if block.inside is not None else str(block)
+def _cell(left: float, top: float, letter: str, label: str) -> str:
     return (
         f'<rect x="{left}" y="{top}" width="{WIDE}" height="{BLOCK}" rx="4" '
-        f'fill="{colour(block.letter)}"/>'
+        f'fill="{colour(letter)}"/>'
         f'<text x="{left + WIDE / 2}" y="{top + 11.5}" font-size="10.5" fill="#ffffff" '
         f'text-anchor="middle">{escape(_short(label))}</text>'
     )

@@ -23,7 +23,7 @@ def stacks(models: Mapping[str, ModelConfig]) -> RenderableType:
     parts: list[RenderableType] = []
     for name, config in models.items():
         pattern = config.pattern
-        words = Text.assemble((name, "bold"), f"  {len(pattern)} blocks, ", str(pattern))
+        words = Text.assemble((name, "bold"), f"  {pattern.runs} blocks, ", str(pattern))
         parts += [words, draw(pattern), Text()]
     return Group(*parts, legend([config.pattern for config in models.values()]))
 

@@ -108,9 +108,10 @@ def find_task(recipe: Recipe) -> Task:
     for cls in TASKS.values():
         if cls.fits(recipe.model):
             return cls(recipe)
+    kind = f"head {recipe.model.head!r}" if recipe.model.source is None else "an encoder"
     raise ConfigError(
-        f"no task for a model with head {recipe.model.head!r}; name one in train.task: "
-        f"{', '.join(TASKS)}"
+        f"no task for a model with {kind} ({str(recipe.model.pattern)!r}); name one in train.task, "
+        f"or take another model: {', '.join(TASKS)} are known"
     )
 
 

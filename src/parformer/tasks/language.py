@@ -18,7 +18,7 @@ class Language(Task):
 
     @classmethod
     def fits(cls, config: ModelConfig) -> bool:
-        return config.causal and config.head == "lm"
+        return config.causal and config.head == "lm" and config.source is None
 
     def batches(self, tokens: Tokens) -> Batches:
         config, shape = self.recipe.train, self.shape

@@ -31,6 +31,7 @@ from parformer.recipe import Recipe, TrainConfig
 from parformer.store.faults import failpoint
 from parformer.train import checkpoint as checkpoints
 from parformer.train import plateau
+from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_finished, write_result
@@ -93,15 +94,7 @@ def train(
         return Outcome(int(done["steps"]), True, done)
     root = path / CHECKPOINTS
     with pinned_threads(config.threads or None), ExitStack() as stack:
-        if workers.first:
-            checkpoints.sweep(root)
-            checkpoints.sweep(path, f"{MODEL}.")
-            start = checkpoints.newest_checkpoint(root, watch.notice)
-            checkpoints.rotate(root, config.keep)
-            workers.share("" if start is None else checkpoints.name_of(start.step))
-        else:
-            name = workers.share("")
-            start = checkpoints.read_checkpoint(root / name) if name else None
+        start = find_start(path, config.keep, workers, watch)
         if start is not None:
             refuse_other_vocabulary(start.progress, prepared, path)
         train_tokens = prepared.splits["train"].tokens
@@ -144,6 +137,20 @@ def train(
             if stopping and not settled:
                 return Outcome(ended, False, {}, interrupted=bool(stop))
         return Outcome(ended, True, journal.finish(ended))
+
+
+def find_start(path: Path, keep: int, workers: Workers, watch: Watch) -> Checkpoint | None:
+    """The checkpoint to go on from, the same in every process; what a kill left is swept away."""
+    root = path / CHECKPOINTS
+    if not workers.first:
+        name = workers.share("")
+        return checkpoints.read_checkpoint(root / name) if name else None
+    checkpoints.sweep(root)
+    checkpoints.sweep(path, f"{MODEL}.")
+    start = checkpoints.newest_checkpoint(root, watch.notice)
+    checkpoints.rotate(root, keep)
+    workers.share("" if start is None else checkpoints.name_of(start.step))
+    return start
 
 
 class Journal:
