@@ -18,12 +18,11 @@ from parformer.errors import ConfigError
 from parformer.events import Notice, Watch
 from parformer.reproduce import job, par, published, srupp
 from parformer.reproduce import study as studies
-from parformer.reproduce.job import find_studies
 from parformer.reproduce.published import Line, Number, Page, expand, read_number, read_pages
-from parformer.reproduce.registry import STUDIES
 from parformer.reproduce.request import ReproduceRequest
-from parformer.reproduce.result import ReproduceResult
-from parformer.reproduce.study import Ours, Row, StudyRun, in_words
+from parformer.reproduce.result import ReproducedRow, ReproducedStudy, ReproduceResult
+from parformer.reproduce.study import Found, Ours, in_words, side_by_side
+from parformer.reproduce.workbench import STUDIES
 from tests.reproduce.benches import quick_bench, write_models
 
 PAGES = read_pages()
@@ -59,45 +58,48 @@ def table_of_models() -> Path:
     return write_models(Path(tempfile.mkdtemp()) / "models.csv")
 
 
-def run_anew(name: str) -> StudyRun:
+@cache
+def run_one(name: str) -> ReproducedStudy:
     (result,) = job.run_studies([name], quick_bench(models=table_of_models(), sample=5))
     return result
 
 
-run_one = cache(run_anew)
+@cache
+def found_by(name: str) -> Found:
+    """All that a study computes, before it is put beside anything."""
+    return STUDIES[name](quick_bench(models=table_of_models(), sample=5))
 
 
 def test_every_page_has_a_study_and_every_study_a_page() -> None:
-    find_studies(["all"])
     assert set(STUDIES) == set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_study_runs_or_says_what_it_needs(name: str) -> None:
-    result = run_one(name)
-    assert [row.line for row in result.rows] == list(PAGES[name].lines)
+    result, found = run_one(name), found_by(name)
+    assert [row.key for row in result.rows] == [line.key for line in PAGES[name].lines]
     for row in result.rows:
-        if row.ours is None:
-            assert row.how.startswith("needs "), row.line.key
-        else:
+        if row.key in found:
             assert row.how
+        else:
+            assert row.ours is None
+            assert row.how.startswith("needs "), row.key
     works = set(PAGES[name].work) - {"train"}
-    found = [row for row in result.rows if row.ours is not None]
     assert bool(found) == bool(works), "what is not trained must be computed"
     assert result.summary.startswith(f"{len(result.rows)} row")
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_exact_counts_agree_with_the_paper_to_the_digits_printed(name: str) -> None:
-    for row in run_one(name).rows:
-        if row.ours is not None and row.how in COUNTED and row.line.number is not None:
-            if (name, row.line.key) in KNOWN:
+    for line, row in zip(PAGES[name].lines, run_one(name).rows, strict=True):
+        if row.ours is not None and row.how in COUNTED and row.published is not None:
+            if (name, row.key) in KNOWN:
                 assert row.verdict == studies.KNOWN
-                assert row.line.known in row.told().note
-            elif row.line.number.bound:
-                assert row.verdict == "holds", row.line.key
+                assert line.known in row.note
+            elif row.published.bound:
+                assert row.verdict == "holds", row.key
             else:
-                assert row.verdict in AGREE, row.line.key
+                assert row.verdict in AGREE, row.key
 
 
 def test_no_reason_is_given_for_what_agrees() -> None:
@@ -109,12 +111,18 @@ def test_no_reason_is_given_for_what_agrees() -> None:
 def test_ours_does_not_change_with_what_was_published(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = [(row.key, row.ours, row.interval, row.how) for row in run_one(name).rows]
+    changed = perturbed(PAGES)
+    monkeypatch.setattr(job, "read_pages", lambda: changed)
+    monkeypatch.setattr(published, "read_pages", lambda: changed)
+    run_one.cache_clear()
+    rows = run_one(name).rows
+    run_one.cache_clear()
+    assert [(row.key, row.ours, row.interval, row.how) for row in rows] == before
+    assert all(row.published is None or row.published.value > 1000 for row in rows)
     # as texts, for nan is not equal to itself
-    before = [(row.line.key, str(row.ours)) for row in run_one(name).rows]
-    monkeypatch.setattr(job, "read_pages", lambda: perturbed(PAGES))
-    result = run_anew(name)
-    assert [(row.line.key, str(row.ours)) for row in result.rows] == before
-    assert all(row.line.number is None or row.line.number.value > 1000 for row in result.rows)
+    anew = STUDIES[name](quick_bench(models=table_of_models(), sample=5))
+    assert str(anew) == str(found_by(name))
 
 
 def perturbed(pages: Mapping[str, Page]) -> Mapping[str, Page]:
@@ -152,9 +160,9 @@ def test_what_computes_ours_cannot_see_what_was_published() -> None:
 # Agreement
 
 
-def row_of(ours: Ours | None, unit: str = "", known: str = "", **form: object) -> Row:
+def row_of(ours: Ours | None, unit: str = "", known: str = "", **form: object) -> ReproducedRow:
     line = Line(key="k", what="w", unit=unit, number=read_number(form), known=known)
-    return Row(line, ours, "how")
+    return side_by_side(line, ours, "how")
 
 
 def test_how_two_figures_agree() -> None:
@@ -176,9 +184,10 @@ def test_one_training_is_shown_and_not_judged() -> None:
     for form in ({"value": "3.0"}, {"below": "4"}, {"above": "2"}):
         row = row_of(Ours(3.0, "training", single=True), unit="%", **form)
         assert row.verdict == ""
-    row = row_of(Ours(3.5, "training", single=True), unit="%", more=["1.03", "1.00"])
+    ours = Ours(3.5, "training", single=True)
+    row = row_of(ours, unit="%", more=["1.03", "1.00"])
     assert row.difference == pytest.approx(0.5)
-    assert "one training each" in in_words([row])
+    assert "one training each" in in_words([row], {"k": ours})
 
 
 def test_bounds_hold_or_do_not() -> None:
@@ -201,7 +210,7 @@ def test_differences_are_in_percent_or_points() -> None:
 
 def test_what_is_no_number_becomes_null() -> None:
     nothing = float("nan")
-    told = row_of(Ours(nothing, "m", (nothing, nothing)), value="5").told()
+    told = row_of(Ours(nothing, "m", (nothing, nothing)), value="5")
     assert (told.ours, told.difference, told.verdict) == (None, None, "")
     assert told.interval is None
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from parformer import __version__
 from parformer.errors import FolderError
 from parformer.events import Listener, Watch, nobody
+from parformer.fields import check_names
 from parformer.report.reproduced import reproduced_page
 
 # they register themselves
@@ -32,32 +32,14 @@ from parformer.reproduce import (  # noqa: F401
     srupp_quality,
 )
 from parformer.reproduce.paper_scale import command_of, finished, machine_words
-from parformer.reproduce.published import Line, Page, expand, read_pages
-from parformer.reproduce.registry import STUDIES, Compute
+from parformer.reproduce.published import PAPERS, Line, Page, expand, read_pages
 from parformer.reproduce.request import ReproduceRequest
-from parformer.reproduce.result import REPORT, ReproducedStudy, ReproduceResult
-from parformer.reproduce.study import Found, Ours, Row, StudyRun, side_by_side
-from parformer.reproduce.workbench import AUTHORS, Workbench
+from parformer.reproduce.result import REPORT, ReproducedRow, ReproducedStudy, ReproduceResult
+from parformer.reproduce.study import Found, in_words, side_by_side
+from parformer.reproduce.workbench import AUTHORS, STUDIES, Workbench
 from parformer.store.files import reason, replace_file
 from parformer.train.run import only_one
 from parformer.verbs import requested
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """A table or figure, and what computes ours for it."""
-
-    page: Page
-    compute: Compute
-
-    @property
-    def needs_models(self) -> bool:
-        return "models" in self.page.work
-
-
-def find_studies(names: Iterable[str]) -> list[Study]:
-    """Studies by name; a paper's name stands for all of its own, `all` for every one."""
-    return [Study(read_pages()[name], STUDIES[name]) for name in expand(names)]
 
 
 def reproduce(
@@ -81,12 +63,12 @@ def reproduce(
             make_folder(folder)
             stack.enter_context(only_one(folder))
         names = [page.name for page in request.pages]
-        studies = run_studies(names, bench, each=lambda run: each(run.told()))
+        studies = run_studies(names, bench, each=each)
         result = ReproduceResult(
             command=command,
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             version=__version__,
-            studies=tuple(run.told() for run in studies),
+            studies=tuple(studies),
             report=None if folder is None else str(folder / REPORT),
         )
         if folder is not None:
@@ -106,47 +88,66 @@ def run_studies(
     names: Sequence[str],
     bench: Workbench,
     *,
-    each: Callable[[StudyRun], None] = lambda _: None,
-) -> list[StudyRun]:
-    """Run the studies; of several, those that lack a table of models are left out."""
-    studies = find_studies(names)
-    results = []
-    for study in studies:
-        if study.needs_models and bench.models is None and len(studies) > 1:
+    each: Callable[[ReproducedStudy], None] = lambda _: None,
+) -> list[ReproducedStudy]:
+    """Run the studies by name; of several, those that lack a table of models are left out.
+
+    A paper's name stands for all of its own, `all` for every one.
+    """
+    pages = [read_pages()[name] for name in expand(names)]
+    studies = []
+    for page in pages:
+        if "models" in page.work and bench.models is None and len(pages) > 1:
             why = f"Left out: it takes --models TABLE.csv, a table of trained models; {AUTHORS}."
-            result = StudyRun(study.page, (), 0.0, skipped=why)
+            study = told(page, why)
         else:
-            result = run_study(study, bench)
-        results.append(result)
-        each(result)
-    return results
+            study = run_study(page, bench)
+        studies.append(study)
+        each(study)
+    return studies
 
 
-def run_study(study: Study, bench: Workbench) -> StudyRun:
+def told(
+    page: Page,
+    summary: str,
+    rows: Sequence[ReproducedRow] = (),
+    seconds: float = 0.0,
+    receipt: str = "",
+) -> ReproducedStudy:
+    """A study as the result says it."""
+    return ReproducedStudy(
+        name=page.name,
+        paper=PAPERS[page.paper],
+        place=page.place,
+        title=page.title,
+        note=page.note,
+        rows=tuple(rows),
+        summary=summary,
+        seconds=round(seconds, 3),
+        receipt=receipt,
+    )
+
+
+def run_study(page: Page, bench: Workbench) -> ReproducedStudy:
     began = time.monotonic()
     bench = replace(bench, receipt="")
-    found: dict[str, Ours] = dict(study.compute(bench))
+    found, lines = dict(STUDIES[page.name](bench)), page.lines
     if bench.scale == "paper":
-        found |= finished_runs(study, bench)
-    rows = side_by_side(study.page, found, partial(missing, bench))
-    if bench.scale == "paper":
-        rows = [row for row in rows if row.ours or row.command or not of_pocket(row)]
-    return StudyRun(study.page, rows, time.monotonic() - began, bench.receipt)
+        found |= finished_runs(page, bench)
+        # what pocket trainings alone compute has no place at the paper's scale
+        lines = tuple(one for one in lines if one.key in found or one.training or one.needs)
+    check_names(found, [line.key for line in page.lines], f"row of {page.name}")
+    rows = []
+    for line in lines:
+        ours = found.get(line.key)
+        rows.append(side_by_side(line, ours, *((ours.how,) if ours else missing(bench, line))))
+    return told(page, in_words(rows, found), rows, time.monotonic() - began, bench.receipt)
 
 
-def finished_runs(study: Study, bench: Workbench) -> Found:
-    done = {}
-    for line in study.page.lines:
-        if line.training is not None:
-            ours = finished(line.training, bench.folder)
-            if ours is not None:
-                done[line.key] = ours
-    return done
-
-
-def of_pocket(row: Row) -> bool:
-    """Whether a row is about pocket trainings alone, which have no place at the paper's scale."""
-    return row.line.needs == ""
+def finished_runs(page: Page, bench: Workbench) -> Found:
+    trainings = {line.key: line.training for line in page.lines if line.training}
+    done = {key: finished(training, bench.folder) for key, training in trainings.items()}
+    return {key: ours for key, ours in done.items() if ours}
 
 
 def missing(bench: Workbench, line: Line) -> tuple[str, str]:

@@ -8,9 +8,8 @@ from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.recipe import read_recipe
 from parformer.reproduce.published import Printed, printed_models
-from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
-from parformer.reproduce.workbench import Workbench
+from parformer.reproduce.workbench import Workbench, study
 
 POSITIONS = 2048
 """Learned positions that Table 3 counts with the decoder, and the others do not."""

@@ -14,10 +14,9 @@ from parformer.evaluate.perplexity import exp
 from parformer.measure.readings import Reading
 from parformer.reproduce.lts_counts import architecture
 from parformer.reproduce.published import printed_models
-from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import Trained, pocket, train_pocket
-from parformer.reproduce.workbench import Workbench
+from parformer.reproduce.workbench import Workbench, study
 from parformer.search.sizes.result import Savings
 from parformer.search.sizes.space import read_space
 from parformer.search.sizes.summarise import savings
@@ -39,36 +38,37 @@ DEPTHS = range(2, 17, 2)
 
 def shaped(config: ModelConfig, width: int, depth: int) -> ModelConfig:
     """Wide and shallow, or narrow and deep: 8 heads, inner width twice the width."""
-    pattern = f"(s[heads={HEADS}]f[inner={2 * width}])x{depth}"
-    return config.replaced(pattern=pattern, d_model=width, d_inner=2 * width)
+    return config.replaced(pattern=wide_pattern(width, depth), d_model=width, d_inner=2 * width)
+
+
+def wide_pattern(width: int, depth: int) -> str:
+    return f"(s[heads={HEADS}]f[inner={2 * width}])x{depth}"
 
 
 def shapes(bench: Workbench, name: str, sizes: Sequence[tuple[int, int]]) -> dict[str, Ours]:
     configs = {f"{w} × {d}": shaped(preset(name), w, d) for w, d in sizes}
     middle = configs[list(configs)[len(configs) // 2]]
     read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH, mem_len=0)
-    how = f"measured here, {len(sizes)} shapes"
-    slow, fast = (pick(read, key=lambda name: read[name].median) for pick in (max, min))
-    ends = read[slow].low / read[fast].high, read[slow].high / read[fast].low
-    times = Ours(read[slow].median / read[fast].median, how, ends, f"{slow} against {fast}")
-    return {
-        "latency": times,
-        "memory": largest(read, {name: r.peak_bytes for name, r in read.items()}),
-        "working": largest(read, {name: r.working_bytes for name, r in read.items()}),
-    }
-
-
-def largest(read: Mapping[str, Reading], sizes: Mapping[str, int]) -> Ours:
-    top, bottom = (pick(sizes, key=lambda name: sizes[name]) for pick in (max, min))
-    how = f"counted here, {len(read)} shapes"
-    return Ours(sizes[top] / sizes[bottom], how, note=f"{top} against {bottom}")
+    found = {}
+    for key, value in (
+        ("latency", "median"),
+        ("memory", "peak_bytes"),
+        ("working", "working_bytes"),
+    ):
+        values = {name: getattr(reading, value) for name, reading in read.items()}
+        top, bottom = (pick(values, key=values.__getitem__) for pick in (max, min))
+        ends = read[top].low / read[bottom].high, read[top].high / read[bottom].low
+        timed, note = key == "latency", f"{top} against {bottom}"
+        how = f"{'measured' if timed else 'counted'} here, {len(sizes)} shapes"
+        found[key] = Ours(values[top] / values[bottom], how, ends if timed else None, note)
+    return found
 
 
 def deviation(trained: Trained) -> Ours:
     """How far a shape's perplexity is from the median of all, at most; seed by seed."""
     found = []
     for seed in range(len(next(iter(trained.curves.values())))):
-        values = [exp(curves[seed].valid_loss) for curves in trained.curves.values()]
+        values = [exp(curves[seed].loss) for curves in trained.curves.values()]
         middle = median(values)
         found.append(100 * max(abs(value / middle - 1) for value in values))
     first = next(iter(trained.curves))
@@ -76,16 +76,11 @@ def deviation(trained: Trained) -> Ours:
 
 
 def pocket_shapes(bench: Workbench, name: str, like: str) -> dict[str, Ours]:
-    model = pocket(like).model
     recipes = {}
     for width, depth in POCKET_SHAPES:
-        config = shaped(model, width, depth)
+        sizes = {"model__d_model": width, "model__d_inner": 2 * width, "model__n_head": HEADS}
         recipes[f"{width} × {depth}"] = pocket(
-            like,
-            model__pattern=str(config.pattern),
-            model__d_model=width,
-            model__d_inner=2 * width,
-            model__n_head=HEADS,
+            like, model__pattern=wide_pattern(width, depth), **sizes
         )
     trained = train_pocket(bench, name, recipes)
     return {} if trained is None else {"deviation": deviation(trained)}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
 from random import Random
 
 import numpy as np
 
 from parformer.costs import cost
 from parformer.errors import ConfigError
-from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
-from parformer.reproduce.trainings import pocket, train_pocket
-from parformer.reproduce.workbench import Workbench
+from parformer.reproduce.trainings import SHORT, pocket, train_pocket
+from parformer.reproduce.workbench import Workbench, study
 from parformer.search.ranking.proxies import PROXIES
 from parformer.search.ranking.rankings import (
     Ranking,
@@ -57,6 +58,10 @@ def source(models: list[Trained]) -> str:
 def correlation(models: list[Trained], column: str = DECODER) -> Ours:
     found = ranking(models, column)
     return Ours(found.spearman, source(models), found.interval)
+
+
+def correlated(truth: Sequence[float], scores: Sequence[float], how: str) -> Ours:
+    return Ours(spearman(truth, scores), how, bootstrap_interval(truth, scores))
 
 
 @study("lts-table-1")
@@ -107,21 +112,16 @@ def figure_5(bench: Workbench) -> Found:
     models = family(bench, "transformer-xl")
     some = sampled(bench, models, SCORED)
     names = [name for name in PROXIES if name not in ("decoder-parameters", "parameters")]
-    done = 0
+    done = count(1)
 
     def tell(name: str) -> None:
-        nonlocal done
-        done += 1
-        bench.say(f"scored {name}", done / len(some))
+        bench.say(f"scored {name}", next(done) / len(some))
 
     scores = score_trained(some, names, batch=TEXTS, tgt_len=LENGTH, progress=tell)
     better = [-value for value in numbers(some, TRUTH)]
     how = f"computed here for {len(some)} of the table's models, {TEXTS} texts of {LENGTH} tokens"
-    found = {"decoder-parameters": correlation(models)}
-    for name in names:
-        interval = bootstrap_interval(better, scores[name])
-        found[name] = Ours(spearman(better, scores[name]), how, interval)
-    return found
+    found = {name: correlated(better, scores[name], how) for name in names}
+    return {"decoder-parameters": correlation(models), **found}
 
 
 @study("lts-figure-11")
@@ -133,12 +133,10 @@ def figure_11(bench: Workbench) -> Found:
     read = bench.measure_many(configs, reference=middle[len(middle) // 2], tgt_len=192, mem_len=0)
     latency = [read[model.name].median for model in some]
     columns = np.array([numbers(some, TRUTH), latency, numbers(some, DECODER)])
-    rng, count = np.random.default_rng(0), len(some)
-    drawn = [
-        100 * front_distance(*columns[:, rng.integers(count, size=count)]) for _ in range(DRAWS)
-    ]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    how = f"{count} of the table's models, latency measured here"
+    rng, size = np.random.default_rng(0), len(some)
+    drawn = [front_distance(*columns[:, rng.integers(size, size=size)]) for _ in range(DRAWS)]
+    low, high = np.quantile([100 * distance for distance in drawn], [0.025, 0.975])
+    how = f"{size} of the table's models, latency measured here"
     distance = Ours(100 * front_distance(*columns), how, (float(low), float(high)))
     return {"distance": distance, "src": correlation(models)}
 
@@ -148,29 +146,20 @@ def figure_4(bench: Workbench) -> Found:
     space, rng = read_space("pocket"), Random(0)
     configs = {f"model {i + 1}": space.config(space.draw(rng)) for i in range(DRAWN)}
     recipes = {
-        name: pocket(
-            model__pattern=str(config.pattern),
-            model__d_model=config.d_model,
-            model__tgt_len=64,
-            model__mem_len=64,
-        )
+        name: pocket(model__pattern=str(config.pattern), model__d_model=config.d_model, **SHORT)
         for name, config in configs.items()
     }
     trained = train_pocket(bench, "lts-figure-4", recipes)
     if trained is None:
         return {}
-    ends = [curves[0].valid_loss for curves in trained.curves.values()]
-    how = (
-        f"pocket training here: {DRAWN} models of 0.1 to 4 M parameters, {trained.steps:,} updates"
-    )
+    ends = [curves[0].loss for curves in trained.curves.values()]
+    steps = trained.plan.steps
+    how = f"pocket training here: {DRAWN} models of 0.1 to 4 M parameters, {steps:,} updates"
     found = {}
     for eighths in (1, 2, 4):
         early = [curves[0].valid[eighths - 1][1] for curves in trained.curves.values()]
-        interval = bootstrap_interval(ends, early)
-        found[f"src-part-{eighths}"] = Ours(spearman(ends, early), how, interval)
+        found[f"src-part-{eighths}"] = correlated(ends, early, how)
     counts = [cost(config).decoder_parameters for config in configs.values()]
-    better = [-loss for loss in ends]
-    interval = bootstrap_interval(better, counts)
-    found["src-parameters"] = Ours(spearman(better, counts), how, interval)
+    found["src-parameters"] = correlated([-loss for loss in ends], counts, how)
     found["common"] = Ours(100 * common_ratio(ends, counts, 0.5), how)
     return found

@@ -9,10 +9,15 @@ from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.pattern import Pattern, par, sandwich
 from parformer.recipe import Recipe, read_recipe
-from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
-from parformer.reproduce.trainings import pocket, train_pocket
-from parformer.reproduce.workbench import Sides, Workbench
+from parformer.reproduce.trainings import (
+    SHORT,
+    compare_losses,
+    percent_above,
+    pocket,
+    train_pocket,
+)
+from parformer.reproduce.workbench import Sides, Workbench, study
 
 COUNT = "exact count"
 BASE = {"txl": "transformer-xl-base", "sandwich": "sandwich-base", "par": "par-base"}
@@ -32,8 +37,9 @@ def counted(value: float) -> Ours:
     return Ours(value, COUNT)
 
 
-def attention_blocks(config: ModelConfig) -> int:
-    return config.pattern.count("s")
+def attention(patterns: Mapping[str, Pattern]) -> dict[str, Ours]:
+    """How many attention blocks each has."""
+    return {f"attention-{key}": counted(one.count("s")) for key, one in patterns.items()}
 
 
 def base_latency(bench: Workbench) -> Sides:
@@ -42,42 +48,33 @@ def base_latency(bench: Workbench) -> Sides:
 
 def thin(pattern: Pattern | str, *, width: int = 96, inner: int = 288) -> Recipe:
     """A stack of many narrow blocks on bytes."""
-    return pocket(
-        model__pattern=str(pattern),
-        model__d_model=width,
-        model__d_inner=inner,
-        model__tgt_len=64,
-        model__mem_len=64,
-    )
+    sizes = {"model__d_model": width, "model__d_inner": inner, **SHORT}
+    return pocket(model__pattern=str(pattern), **sizes)
+
+
+def thin_base() -> dict[str, Recipe]:
+    """The Base models with half their blocks."""
+    patterns = {"txl": Pattern.parse("(sf)x8"), "sandwich": sandwich(HALF, 3), "par": par(HALF, 5)}
+    return {key: thin(pattern) for key, pattern in patterns.items()}
 
 
 @study("par-table-1")
 def table_1(bench: Workbench) -> Found:
-    configs = models(BASE)
-    found = {
-        f"attention-{key}": counted(attention_blocks(config)) for key, config in configs.items()
-    }
-    ours, theirs = (attention_blocks(configs[key]) for key in ("par", "txl"))
+    found = attention({key: config.pattern for key, config in models(BASE).items()})
+    ours, theirs = (found[f"attention-{key}"].value for key in ("par", "txl"))
     found["replaced"] = counted(100 * (1 - ours / theirs))
-    sides = base_latency(bench)
-    for key in ("sandwich", "par"):
-        found[f"latency-{key}"] = sides.time_ratio(key, "txl")
-    patterns = {"txl": Pattern.parse("(sf)x8"), "sandwich": sandwich(HALF, 3), "par": par(HALF, 5)}
-    trained = train_pocket(bench, "par-table-1", {k: thin(p) for k, p in patterns.items()})
-    if trained is not None:
-        for key in ("sandwich", "par"):
-            found[f"loss-{key}"] = trained.more_loss(key, "txl")
-    return found
+    found |= base_latency(bench).latencies("txl")
+    return found | compare_losses(bench, "par-table-1", thin_base(), "txl")
 
 
 @study("par-table-2")
 def table_2(bench: Workbench) -> Found:
     large = {key: name.replace("base", "large") for key, name in BASE.items()}
     sides = bench.measure(models(large), tgt_len=128, mem_len=1600)
-    found = {f"latency-{key}-large": sides.time_ratio(key, "txl") for key in ("sandwich", "par")}
+    found = sides.latencies("txl", "-large")
     middle = {key: name.replace("base", "24b-enwik8") for key, name in BASE.items()}
     sides = bench.measure(models(middle), tgt_len=128, mem_len=2052)
-    found |= {f"latency-{key}-24b": sides.time_ratio(key, "txl") for key in ("sandwich", "par")}
+    found |= sides.latencies("txl", "-24b")
     patterns = {
         "interleaved": Pattern.parse("(sf)x12"),
         "sandwich-5": preset("sandwich-24b-enwik8").pattern,
@@ -85,23 +82,18 @@ def table_2(bench: Workbench) -> Found:
         "par": preset("par-24b-enwik8").pattern,
     }
     recipes = {key: thin(pattern, width=64, inner=192) for key, pattern in patterns.items()}
-    trained = train_pocket(bench, "par-table-2", recipes)
-    if trained is not None:
-        for key in ("sandwich-5", "sandwich-3", "par"):
-            found[f"loss-{key}"] = trained.more_loss(key, "interleaved")
-        found["loss-par-text8"] = found["loss-par"]
-    return found
+    losses = compare_losses(bench, "par-table-2", recipes, "interleaved")
+    if "loss-par" in losses:
+        losses["loss-par-text8"] = losses["loss-par"]
+    return found | losses
 
 
 @study("par-table-3")
 def table_3(bench: Workbench) -> Found:
     names = {"bert": "bert-base", "distilbert": "distilbert", "par": "par-bert-base"}
     configs = models(names)
-    found = {f"attention-{key}": counted(attention_blocks(configs[key])) for key in ("bert", "par")}
-    sides = bench.measure(configs, tgt_len=384)
-    return found | {
-        f"latency-{key}": sides.time_ratio(key, "bert") for key in ("distilbert", "par")
-    }
+    found = attention({key: configs[key].pattern for key in ("bert", "par")})
+    return found | bench.measure(configs, tgt_len=384).latencies("bert")
 
 
 @study("par-table-a1")
@@ -126,30 +118,27 @@ def table_a2(bench: Workbench) -> Found:
         price = cost(config, **STEP)
         found[f"parameters-{key}"] = counted(price.parameters / 1e6)
         found[f"flops-{key}"] = counted(price.flops / 1e9)
-    sides = base_latency(bench)
-    return found | {f"latency-{key}": sides.time_ratio(key, "txl") for key in ("sandwich", "par")}
+    return found | base_latency(bench).latencies("txl")
 
 
 @study("par-table-a3")
 def table_a3(bench: Workbench) -> Found:
     """Two lengths, each with equal updates for all models."""
-    patterns = {"txl": Pattern.parse("(sf)x8"), "sandwich": sandwich(HALF, 3), "par": par(HALF, 5)}
-    recipes = {key: thin(pattern) for key, pattern in patterns.items()}
+    recipes = thin_base()
     more = replace(bench, seconds=bench.seconds * LONGER / (1 + LONGER))
     long = train_pocket(more, "par-table-a3-long", recipes)
     if long is None:
         return {}
-    less = replace(bench, steps=max(1, round(long.steps / LONGER)))
+    less = replace(bench, steps=max(1, round(long.plan.steps / LONGER)))
     short = train_pocket(less, "par-table-a3-short", recipes)
     assert short is not None
-    found = {}
-    for length, trained in (("short", short), ("long", long)):
-        for key in ("sandwich", "par"):
-            found[f"{length}-{key}"] = trained.more_loss(key, "txl", split="valid")
     pairs = zip(long.curves["txl"], short.curves["txl"], strict=True)
-    gains = [100 * (a.valid_loss / b.valid_loss - 1) for a, b in pairs]
-    found["longer"] = long.of_seeds(gains, "txl")
-    return found
+    gains = [percent_above(a.loss, b.loss) for a, b in pairs]
+    return {
+        **short.more_losses("txl", split="valid", prefix="short-"),
+        **long.more_losses("txl", split="valid", prefix="long-"),
+        "longer": long.of_seeds(gains, "txl"),
+    }
 
 
 @study("par-figure-1")
@@ -207,10 +196,7 @@ def figure_4(bench: Workbench) -> Found:
         "last": counted(places[-1]),
     }
     recipes = {"interleaved": thin("(sf)x8")} | {f"{p}": thin(par(HALF, p)) for p in (3, 4, 5, 8)}
-    trained = train_pocket(bench, "par-figure-4", recipes)
-    if trained is not None:
-        found |= {f"loss-{p}": trained.more_loss(f"{p}", "interleaved") for p in (3, 4, 5, 8)}
-    return found
+    return found | compare_losses(bench, "par-figure-4", recipes, "interleaved")
 
 
 @study("par-figure-5")
@@ -256,15 +242,6 @@ HALVED = {
 
 @study("par-first-table-1")
 def first_table_1(bench: Workbench) -> Found:
-    base = preset("par-base")
-    configs = {key: base.replaced(pattern=pattern) for key, pattern in PATTERNS.items()}
-    found = {
-        f"attention-{key}": counted(attention_blocks(config)) for key, config in configs.items()
-    }
+    found = attention({key: Pattern.parse(pattern) for key, pattern in PATTERNS.items()})
     recipes = {key: thin(pattern) for key, pattern in HALVED.items()}
-    trained = train_pocket(bench, "par-first-table-1", recipes)
-    if trained is not None:
-        for key in HALVED:
-            if key != "16":
-                found[f"loss-{key}"] = trained.more_loss(key, "16")
-    return found
+    return found | compare_losses(bench, "par-first-table-1", recipes, "16")

@@ -13,10 +13,9 @@ from statistics import fmean
 from parformer.errors import ConfigError, Stopped
 from parformer.measure.device import pinned_threads
 from parformer.pattern import Pattern
-from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, settled
-from parformer.reproduce.workbench import Workbench, spread
+from parformer.reproduce.workbench import Workbench, spread, study
 from parformer.search.placement.job import search_recipe
 from parformer.search.placement.result import PlacementResult, Seed
 

@@ -11,19 +11,21 @@ code that computes ours, which never sees them: the two meet in `study.py`.
 
 from __future__ import annotations
 
+import csv
 import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 from parformer.errors import ConfigError
-from parformer.fields import check_names
+from parformer.fields import check_names, field_types
+from parformer.records import Record, typed
 
 Bound = Literal["", "below", "above"]
 Work = Literal["count", "measure", "train", "models"]
@@ -42,10 +44,11 @@ PAPERS: Mapping[str, str] = {
     "lts": "LiteTransformerSearch (Javaheripi et al. 2022)",
     "srupp": "SRU++ (Lei 2021)",
 }
+FOLDER = resources.files("parformer.reproduce") / "papers"
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(Record):
     """A published figure, or what follows from two of them."""
 
     text: str
@@ -58,7 +61,7 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
+class Training(Record):
     """The training of the paper that a row is about, and where its score is found."""
 
     preset: str
@@ -76,7 +79,7 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class Line(Record):
     """One published row: a figure, or a shape where the text gives no number."""
 
     key: str
@@ -93,7 +96,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
+class Page(Record):
     """A table or figure of a paper."""
 
     name: str
@@ -103,61 +106,43 @@ class Page:
     work: tuple[Work, ...]
     minutes: float
     """About how long ours takes, trainings by their default."""
-    lines: tuple[Line, ...] = field(default=())
+    lines: tuple[Line, ...] = ()
     note: str = ""
-
-    @property
-    def where(self) -> str:
-        return f"{PAPERS[self.paper]}, {self.place}"
 
 
 @cache
 def read_pages() -> Mapping[str, Page]:
     """Every table and figure that there is something to say about, in the papers' order."""
-    folder = resources.files("parformer.reproduce") / "papers"
     found: dict[str, Page] = {}
     for paper in PAPERS:
-        tables = tomllib.loads((folder / f"{paper}.toml").read_text("utf-8"))
+        tables = tomllib.loads((FOLDER / f"{paper}.toml").read_text("utf-8"))
         for name, table in tables.items():
             found[name] = read_page(name, paper, table)
     return MappingProxyType(found)
 
 
-def read_page(name: str, paper: str, table: Mapping[str, Any]) -> Page:
-    known = ("place", "title", "work", "minutes", "rows", "models", "note")
-    check_names(table, known, f"name in {name}")
-    lines = [read_line(row) for row in table.get("rows", ())]
+def read_page(name: str, paper: str, table: Mapping[str, object]) -> Page:
+    check_names(table, {*field_types(Page), "rows", "models"}, f"name in {name}")
+    rows = typed(table.get("rows", ()), tuple[Mapping[str, object], ...], f"rows of {name}")
+    lines = [read_line(row) for row in rows]
     if "models" in table:
-        lines += model_lines(table["models"])
-    return Page(
-        name=name,
-        paper=paper,
-        place=table["place"],
-        title=table["title"],
-        work=tuple(table["work"]),
-        minutes=float(table["minutes"]),
-        lines=tuple(lines),
-        note=table.get("note", ""),
-    )
+        lines += typed(table["models"], ModelList, f"models of {name}").lines()
+    page = Page.from_dict({**table, "name": name, "paper": paper}, name)
+    return replace(page, lines=tuple(lines))
 
 
-def read_line(row: Mapping[str, Any]) -> Line:
-    plain = ("key", "what", "unit", "says", "known", "needs")
-    check_names(row, (*plain, "training", *FORMS), "name of a row")
-    training = row.get("training")
-    if training is not None:
-        training = Training(**{**training, "changes": tuple(training.get("changes", ()))})
-    return Line(
-        **{name: row[name] for name in plain if name in row},
-        number=read_number(row) if FORMS.keys() & row.keys() else None,
-        training=training,
-    )
+def read_line(row: Mapping[str, object]) -> Line:
+    check_names(row, {*field_types(Line), *FORMS}, "name of a row")
+    number = read_number(row) if FORMS.keys() & row.keys() else None
+    return replace(Line.from_dict(row), number=number)
 
 
-def read_number(row: Mapping[str, Any]) -> Number:
+def read_number(row: Mapping[str, object]) -> Number:
     """A figure from how the row gives it: printed, bounded, or made of two printed ones."""
     (form,) = FORMS.keys() & row.keys()
-    printed = [row[form]] if isinstance(row[form], str) else row[form]
+    printed: tuple[str, ...] = typed(row[form], str | tuple[str, ...], form)
+    if isinstance(printed, str):
+        printed = (printed,)
     compute, words = FORMS[form]
     value = compute(*map(float, printed))
     if form in ("below", "above"):
@@ -166,18 +151,11 @@ def read_number(row: Mapping[str, Any]) -> Number:
     if form == "between":
         low, high = map(float, printed)
         return Number(f"{printed[0]} to {printed[1]}", value, (low, high))
-    ends = [
-        compute(*corner)
-        for corner in itertools.product(
-            *((float(t) - half(t), float(t) + half(t)) for t in printed)
-        )
-    ]
-    text = printed[0] if form == "value" else f"{signed(form, value)} ({words.join(printed)})"
+    sides = [(float(text) - half(text), float(text) + half(text)) for text in printed]
+    ends = [compute(*corner) for corner in itertools.product(*sides)]
+    made = f"{value:.3g}" if form == "ratio" else f"{value:+.1f}"
+    text = printed[0] if form == "value" else f"{made} ({words.join(printed)})"
     return Number(text, value, (min(ends), max(ends)))
-
-
-def signed(form: str, value: float) -> str:
-    return f"{value:.3g}" if form in ("ratio", "product") else f"{value:+.1f}"
 
 
 def half(text: str) -> float:
@@ -220,16 +198,16 @@ def expand(names: Iterable[str]) -> list[str]:
         elif name in PAPERS:
             wanted |= {one: None for one, page in pages.items() if page.paper == name}
         else:
-            refuse_unknown(name, [*pages, *PAPERS, "all"])
+            if name not in pages:
+                refuse(name, [*pages, *PAPERS, "all"])
             wanted[name] = None
     return list(wanted)
 
 
-def refuse_unknown(name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"the nearest are {', '.join(near)}" if near else "see 'parformer reproduce list'"
-        raise ConfigError(f"no table or figure is called {name!r}; {hint}")
+def refuse(name: str, known: list[str]) -> NoReturn:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"the nearest are {', '.join(near)}" if near else "see 'parformer reproduce list'"
+    raise ConfigError(f"no table or figure is called {name!r}; {hint}")
 
 
 def work_words(page: Page) -> str:
@@ -257,24 +235,19 @@ class Printed:
 
 @cache
 def _model_rows() -> tuple[tuple[Printed, str], ...]:
-    import csv
-
-    folder = resources.files("parformer.reproduce") / "papers"
-    rows = csv.DictReader((folder / "lts-models.csv").read_text("utf-8").splitlines())
     found: list[tuple[Printed, str]] = []
     table, block, last = "", 1, 0
-    for row in rows:
-        number = int(row["name"].removeprefix("M")) if row["name"].startswith("M") else 0
+    for row in csv.DictReader((FOLDER / "lts-models.csv").read_text("utf-8").splitlines()):
+        name, family, d_model = row["name"], row["family"], int(row["d_model"])
+        number = int(name.removeprefix("M")) if name.startswith("M") else 0
         if row["table"] != table:
             table, block = row["table"], 1
         elif number <= last:
             block += 1
         last = number
-        heads, inner = (tuple(map(int, row[name].split())) for name in ("heads", "inner"))
-        key = f"{table}.{block}.{row['name']}"
-        model = Printed(
-            key, table, block, row["name"], row["family"], int(row["d_model"]), heads, inner
-        )
+        heads, inner = (tuple(map(int, row[kind].split())) for kind in ("heads", "inner"))
+        key = f"{table}.{block}.{name}"
+        model = Printed(key, table, block, name, family, d_model, heads, inner)
         found.append((model, row["printed_millions"]))
     return tuple(found)
 
@@ -284,16 +257,23 @@ def printed_models(table: str) -> list[Printed]:
     return [model for model, _ in _model_rows() if model.table == table]
 
 
-def model_lines(table: Mapping[str, Any]) -> list[Line]:
-    """A line for every architecture of a table, with its printed decoder parameters."""
-    names: Sequence[str] = table.get("lists", [""])
-    return [
-        Line(
-            key=model.key,
-            what=f"{names[model.block - 1]} {model.name}".strip() + ", decoder parameters",
-            unit="M",
-            number=read_number({"value": printed}),
-        )
-        for model, printed in _model_rows()
-        if model.table == str(table["table"])
-    ]
+@dataclass(frozen=True, slots=True)
+class ModelList(Record):
+    """A table of architectures, as a page names it."""
+
+    table: int
+    lists: tuple[str, ...] = ("",)
+    """What its blocks are called."""
+
+    def lines(self) -> list[Line]:
+        """A line for every architecture, with its printed decoder parameters."""
+        return [
+            Line(
+                key=model.key,
+                what=f"{self.lists[model.block - 1]} {model.name}, decoder parameters".lstrip(),
+                unit="M",
+                number=read_number({"value": printed}),
+            )
+            for model, printed in _model_rows()
+            if model.table == str(self.table)
+        ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost, step_shape
 from parformer.measure.device import pinned_threads
@@ -9,9 +11,8 @@ from parformer.measure.models import Reader
 from parformer.measure.operations import KINDS, time_by_kind
 from parformer.model import build
 from parformer.recipe import read_recipe
-from parformer.reproduce.registry import study
 from parformer.reproduce.study import Found, Ours
-from parformer.reproduce.workbench import Workbench
+from parformer.reproduce.workbench import Workbench, study
 
 LAYERS = 10
 PROFILED = 4
@@ -22,7 +23,7 @@ def millions(config: ModelConfig) -> Ours:
     return Ours(cost(config).parameters / 1e6, "exact count")
 
 
-def preset_sizes(names: dict[str, str]) -> Found:
+def preset_sizes(names: Mapping[str, str]) -> dict[str, Ours]:
     return {f"parameters-{key}": millions(preset(name)) for key, name in names.items()}
 
 

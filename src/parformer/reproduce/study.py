@@ -5,7 +5,7 @@ of what the paper printed. Here the two are put side by side.
 
 >>> from parformer.reproduce.published import Line, read_number
 >>> line = Line(key="size", what="parameters", unit="M", number=read_number({"value": "192"}))
->>> row = Row(line, Ours(191.95, "exact count"), "exact count")
+>>> row = side_by_side(line, Ours(191.95, "exact count"), "exact count")
 >>> row.verdict, round(row.difference, 3)
 ('within rounding', -0.026)
 """
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from parformer.fields import check_names
-from parformer.reproduce.published import PAPERS, Line, Page
-from parformer.reproduce.result import Printed, ReproducedRow, ReproducedStudy
+from parformer.reproduce.published import Line
+from parformer.reproduce.result import Printed, ReproducedRow
 
 EXACTLY, ROUNDING, NOISE = "exactly", "within rounding", "within the noise"
 HOLDS, FAILS, DIFFERS = "holds", "does not hold", "differs"
@@ -47,131 +46,76 @@ Found: TypeAlias = Mapping[str, Ours]
 """Ours by the key of the row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Published and ours, side by side."""
-
-    line: Line
-    ours: Ours | None
-    how: str
-    command: str = ""
-
-    @property
-    def difference(self) -> float | None:
-        """Ours against the published figure in percent; in points where both are percent."""
-        number = self.line.number
-        if number is None or number.bound or self.ours is None:
-            return None
-        if self.line.unit == "%" or number.value == 0:
-            return self.ours.value - number.value
-        return 100 * (self.ours.value / number.value - 1)
-
-    @property
-    def difference_unit(self) -> str:
-        if self.line.unit == "%":
-            return "points"
-        number = self.line.number
-        return self.line.unit if number is not None and number.value == 0 else "%"
-
-    @property
-    def verdict(self) -> str:
-        """How the two agree; empty where there is nothing to compare."""
-        number, ours = self.line.number, self.ours
-        if number is None or ours is None or not math.isfinite(ours.value):
-            return ""
-        if ours.single:
-            return ""
-        low, high = ours.interval or (ours.value, ours.value)
-        if number.bound:
-            if ours.interval is not None and low <= number.value <= high:
-                return self._noise(low, high)
-            below = ours.value < number.value
-            return HOLDS if below == (number.bound == "below") else self._differs(FAILS)
-        if ours.interval is None and ours.value == number.value:
-            return EXACTLY
-        # 1e-9: a half is a half, however it is stored
-        slack = 1e-9 * max(1.0, abs(number.value))
-        if low <= number.range[1] + slack and high >= number.range[0] - slack:
-            return ROUNDING if ours.interval is None else self._noise(low, high)
-        return self._differs(DIFFERS)
-
-    def _noise(self, low: float, high: float) -> str:
-        assert self.ours is not None
-        # what is a percentage already is wide in points
-        whole = 100.0 if self.line.unit == "%" else abs(self.ours.value)
-        return NOISE if high - low <= WIDE * whole else UNSURE
-
-    def _differs(self, verdict: str) -> str:
-        return KNOWN if self.line.known else verdict
-
-    def told(self) -> ReproducedRow:
-        """As the result says it; JSON knows neither infinity nor nan."""
-        number, ours, difference = self.line.number, self.ours, self.difference
-        notes = [self.line.known if self.verdict == KNOWN else "", ours.note if ours else ""]
-        interval = ours.interval if ours else None
-        return ReproducedRow(
-            key=self.line.key,
-            what=self.line.what,
-            unit=self.line.unit,
-            published=None if number is None else Printed(number.text, number.value, number.bound),
-            says=self.line.says,
-            ours=None if ours is None else finite(ours.value),
-            interval=interval if interval and all(map(math.isfinite, interval)) else None,
-            difference=None if difference is None else finite(difference),
-            difference_unit=self.difference_unit,
-            verdict=self.verdict,
-            how=self.how,
-            note="; ".join(filter(None, notes)),
-            command=self.command,
-        )
+def side_by_side(line: Line, ours: Ours | None, how: str, command: str = "") -> ReproducedRow:
+    """Published and ours; JSON knows neither infinity nor nan."""
+    number, agreement, (difference, unit) = line.number, judge(line, ours), distance(line, ours)
+    notes = [line.known if agreement == KNOWN else "", ours.note if ours else ""]
+    interval = ours.interval if ours else None
+    return ReproducedRow(
+        key=line.key,
+        what=line.what,
+        unit=line.unit,
+        published=Printed(number.text, number.value, number.bound) if number else None,
+        says=line.says,
+        ours=finite(ours.value) if ours else None,
+        interval=interval if interval and all(map(math.isfinite, interval)) else None,
+        difference=difference,
+        difference_unit=unit,
+        verdict=agreement,
+        how=how,
+        note="; ".join(filter(None, notes)),
+        command=command,
+    )
 
 
 def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@dataclass(frozen=True, slots=True)
-class StudyRun:
-    """A study that was run."""
-
-    page: Page
-    rows: Sequence[Row]
-    seconds: float
-    receipt: str = ""
-    skipped: str = ""
-    """Why it was left out, if it was."""
-
-    @property
-    def summary(self) -> str:
-        return self.skipped or in_words(self.rows)
-
-    def told(self) -> ReproducedStudy:
-        """As the result says it."""
-        page = self.page
-        return ReproducedStudy(
-            name=page.name,
-            paper=PAPERS[page.paper],
-            place=page.place,
-            title=page.title,
-            note=page.note,
-            rows=tuple(row.told() for row in self.rows),
-            summary=self.summary,
-            seconds=round(self.seconds, 3),
-            receipt=self.receipt,
-        )
+def distance(line: Line, ours: Ours | None) -> tuple[float | None, str]:
+    """Ours against the published figure in percent; in points where both are percent."""
+    number = line.number
+    plain = line.unit == "%" or (number is not None and number.value == 0)
+    unit = "%" if not plain else "points" if line.unit == "%" else line.unit
+    if number is None or number.bound or ours is None:
+        return None, unit
+    apart = ours.value - number.value if plain else 100 * (ours.value / number.value - 1)
+    return finite(apart), unit
 
 
-def in_words(rows: Sequence[Row]) -> str:
+def judge(line: Line, ours: Ours | None) -> str:
+    """How the two agree; empty where there is nothing to compare."""
+    number = line.number
+    if number is None or ours is None or ours.single or not math.isfinite(ours.value):
+        return ""
+    low, high = ours.interval or (ours.value, ours.value)
+    # what is a percentage already is wide in points
+    whole = 100.0 if line.unit == "%" else abs(ours.value)
+    noise = NOISE if high - low <= WIDE * whole else UNSURE
+    if number.bound:
+        if ours.interval is not None and low <= number.value <= high:
+            return noise
+        holds = (ours.value < number.value) == (number.bound == "below")
+        return HOLDS if holds else KNOWN if line.known else FAILS
+    if ours.interval is None and ours.value == number.value:
+        return EXACTLY
+    # 1e-9: a half is a half, however it is stored
+    slack = 1e-9 * max(1.0, abs(number.value))
+    if low <= number.range[1] + slack and high >= number.range[0] - slack:
+        return ROUNDING if ours.interval is None else noise
+    return KNOWN if line.known else DIFFERS
+
+
+def in_words(rows: Sequence[ReproducedRow], found: Found) -> str:
     """How published and ours agree, in a sentence."""
     counts = Counter(row.verdict for row in rows)
     told = [counted(counts[verdict], verdict) for verdict in VERDICTS if counts[verdict]]
-    single = sum(row.ours is not None and row.ours.single and not row.verdict for row in rows)
-    alone = sum(row.ours is not None and not row.verdict for row in rows) - single
-    if single:
+    unjudged = [found[row.key].single for row in rows if row.key in found and not row.verdict]
+    if single := sum(unjudged):
         told.append(f"{single} with one training each, which is shown and not judged")
-    if alone:
+    if alone := len(unjudged) - single:
         told.append(f"{alone} where the paper's text has no number")
-    if missing := sum(row.ours is None for row in rows):
+    if missing := sum(row.key not in found for row in rows):
         told.append(f"{missing} without ours")
     count = f"{len(rows)} row{'s' * (len(rows) != 1)}"
     return f"{count}: {'; '.join(told)}."
@@ -187,16 +131,3 @@ def counted(count: int, verdict: str) -> str:
         for one, many in (("differs", "differ"), ("holds", "hold"), ("does not", "do not")):
             verdict = verdict.replace(one, many)
     return f"{count} {verdict}"
-
-
-def side_by_side(page: Page, found: Found, missing: Callable[[Line], tuple[str, str]]) -> list[Row]:
-    """Every published row with ours; `missing` says for the others what it takes, and how to."""
-    check_names(found, [line.key for line in page.lines], f"row of {page.name}")
-    rows = []
-    for line in page.lines:
-        ours = found.get(line.key)
-        if ours is not None:
-            rows.append(Row(line, ours, ours.how))
-        else:
-            rows.append(Row(line, None, *missing(line)))
-    return rows

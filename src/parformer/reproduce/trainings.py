@@ -13,8 +13,10 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,16 +27,13 @@ from parformer.errors import ConfigError, FolderError, Stopped, TrainingError
 from parformer.evaluate.counting import references_of
 from parformer.measure.device import pinned_threads
 from parformer.measure.latency import measure_latency
-from parformer.measure.models import PLACEMENT
-from parformer.measure.statistics import compare
 from parformer.recipe import DataConfig, Recipe, read_recipe
 from parformer.records import Record
 from parformer.reproduce.study import Ours
-from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread
+from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread, time_ratio
 from parformer.store.files import read_json, replace_file
 from parformer.tasks.base import training_shape
 from parformer.train.alike import Alike, read_curve
-from parformer.train.alike import Curve as Losses
 from parformer.train.alike import Trained as Training
 from parformer.train.distributed import Workers
 from parformer.train.plan import find_kernels, fit_vocabulary
@@ -51,38 +50,8 @@ LOOKS = 8
 """Validations in a training."""
 TOKENS = 32_768
 """Of the test split that are looked at, and half as many of the valid split, each time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One model, trained."""
-
-    recipe: Recipe
-    trained: Training
-
-    @property
-    def valid(self) -> Losses:
-        """Updates, and the loss on the valid split after so many."""
-        return self.trained.valid
-
-    @property
-    def valid_loss(self) -> float:
-        return self.trained.loss
-
-    @property
-    def test_loss(self) -> float:
-        assert self.trained.test_loss is not None, "pocket trainings end with a look at test"
-        return self.trained.test_loss
-
-    @property
-    def train_loss(self) -> float:
-        """The mean of the last lines of metrics."""
-        losses = [loss for _, loss in read_curve(self.trained.path, "loss")]
-        return fmean(losses[-max(1, len(losses) // 10) :])
-
-    @property
-    def parameters(self) -> int:
-        return cost(self.recipe.model).parameters
+SHORT = {"model__tgt_len": 64, "model__mem_len": 64}
+"""What most pocket models read at a time, and remember."""
 
 
 @dataclass(frozen=True)
@@ -95,35 +64,48 @@ class Plan(Record):
     identity: str
     """Of the recipes."""
 
+    def pace(self, name: str) -> float:
+        """The median, the higher one of two."""
+        times = sorted(self.paces[name])
+        return times[len(times) // 2]
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The models of a study by name, each with one curve per seed."""
+    """The models of a study by name, each with one training per seed."""
 
-    curves: Mapping[str, tuple[Curve, ...]]
-    steps: int
-    paces: Mapping[str, tuple[float, ...]]
-    """Seconds of an update, from rounds that timed all of them."""
+    recipes: Mapping[str, Recipe]
+    curves: Mapping[str, tuple[Training, ...]]
+    plan: Plan
     failed: frozenset[str] = frozenset()
     """Models that learned less than counting pairs of tokens gives."""
 
     def how(self, name: str) -> str:
-        recipe = self.curves[name][0].recipe
+        recipe, seeds = self.recipes[name], len(self.curves[name])
         train, length = recipe.train, training_shape(recipe).step_len
-        seeds = len(self.curves[name])
         return (
-            f"pocket training here: {self.curves[name][0].parameters / 1e6:.1f} M parameters, "
-            f"{train.steps:,} updates of {train.batch} × {length} bytes, {recipe.data.corpus}"
+            f"pocket training here: {cost(recipe.model).parameters / 1e6:.1f} M parameters, "
+            f"{self.plan.steps:,} updates of {train.batch} × {length} bytes, {recipe.data.corpus}"
             + (f", {seeds} seeds" if seeds > 1 else "")
         )
 
     def more_loss(self, name: str, baseline: str, *, split: str = "test") -> Ours:
         """By how many percent a model's loss is above the baseline's, seed by seed."""
-        pairs = zip(self.curves[name], self.curves[baseline], strict=True)
-        found = [100 * (loss(a, split) / loss(b, split) - 1) for a, b in pairs]
-        note = str(self.curves[name][0].recipe.model.pattern)
+        note = str(self.recipes[name].model.pattern)
         if lost := sorted({name, baseline} & self.failed):
             note += f"; says nothing: {' and '.join(lost)} learned less than counting pairs gives"
+        return self.above(name, baseline, split, note)
+
+    def more_losses(
+        self, baseline: str, *, split: str = "test", prefix: str = "loss-"
+    ) -> dict[str, Ours]:
+        """The same of every model but the baseline, as rows are named."""
+        others = [name for name in self.curves if name != baseline]
+        return {prefix + name: self.more_loss(name, baseline, split=split) for name in others}
+
+    def above(self, name: str, baseline: str, split: str, note: str = "") -> Ours:
+        pairs = zip(self.curves[name], self.curves[baseline], strict=True)
+        found = [percent_above(loss(a, split), loss(b, split)) for a, b in pairs]
         return self.of_seeds(found, name, note)
 
     def of_seeds(self, values: Sequence[float], name: str, note: str = "") -> Ours:
@@ -133,25 +115,25 @@ class Trained:
 
     def pace_ratio(self, name: str, baseline: str) -> Ours:
         """How many times the baseline's time an update takes."""
-        found = compare(self.paces[name], self.paces[baseline], smallest=PLACEMENT)
-        note = (
-            "a tie with the baseline: the difference is inside the noise"
-            if found.verdict == "tie"
-            else ""
-        )
         how = "measured here: an update of the pocket models"
-        return Ours(found.ratio, how, (found.low, found.high), note)
-
-    def pace(self, name: str) -> float:
-        times = sorted(self.paces[name])
-        return times[len(times) // 2]
+        return time_ratio(self.plan.paces[name], self.plan.paces[baseline], how)
 
 
-def loss(curve: Curve, split: str) -> float:
-    return curve.test_loss if split == "test" else curve.valid_loss
+def percent_above(ours: float, theirs: float) -> float:
+    return 100 * (ours / theirs - 1)
 
 
-def pocket(preset: str = "pocket", **changes: Any) -> Recipe:
+def loss(training: Training, split: str) -> float:
+    """At the end; of the text trained on, the mean of the last lines of metrics."""
+    if split == "train":
+        losses = [loss for _, loss in read_curve(training.path, "loss")]
+        return fmean(losses[-max(1, len(losses) // 10) :])
+    found = training.test_loss if split == "test" else training.loss
+    assert found is not None, "pocket trainings end with a look at test"
+    return found
+
+
+def pocket(preset: str = "pocket", /, **changes: Any) -> Recipe:
     """A small recipe; fields are named with two underscores, as in train__batch=16."""
     own = {name.replace("__", "."): value for name, value in changes.items()}
     settings: dict[str, object] = {
@@ -173,27 +155,36 @@ def train_pocket(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) ->
     with pinned_threads(bench.threads):
         recipes = {name: settled(bench, recipe) for name, recipe in recipes.items()}
         plan = read_plan(bench, study, recipes) or make_plan(bench, study, recipes)
-        curves: dict[str, tuple[Curve, ...]] = {}
+        curves: dict[str, tuple[Training, ...]] = {}
         total = len(recipes) * bench.seeds
         for name, recipe in recipes.items():
-            found: list[Curve] = []
+            found: list[Training] = []
             for seed in range(bench.seeds):
                 done = len(curves) * bench.seeds + seed
                 bench.say(f"training {name}, {done + 1} of {total}", done / total)
                 found.append(train_one(bench, study, name, final(recipe, plan.steps, seed)))
             curves[name] = tuple(found)
-    return Trained(curves, plan.steps, plan.paces, failed(bench, curves))
+    return Trained(recipes, curves, plan, failed(bench, recipes, curves))
 
 
-def failed(bench: Workbench, curves: Mapping[str, Sequence[Curve]]) -> frozenset[str]:
+def compare_losses(
+    bench: Workbench, study: str, recipes: Mapping[str, Recipe], baseline: str, split: str = "test"
+) -> dict[str, Ours]:
+    """How far the loss of each is above the baseline's; nothing where trainings are left out."""
+    trained = train_pocket(bench, study, recipes)
+    return {} if trained is None else trained.more_losses(baseline, split=split)
+
+
+def failed(
+    bench: Workbench, recipes: Mapping[str, Recipe], curves: Mapping[str, Sequence[Training]]
+) -> frozenset[str]:
     """Models of which a seed learned less than counting pairs of tokens gives.
 
     Feed-forward alone sees one token, so pairs are all that it can learn: it fails nobody.
     """
     lost: set[str] = set()
     known: dict[DataConfig, float] = {}
-    for name, seeds in curves.items():
-        recipe = seeds[0].recipe
+    for name, recipe in recipes.items():
         data = recipe.data
         if set(recipe.model.pattern.letters) <= set("fi"):
             continue
@@ -201,7 +192,7 @@ def failed(bench: Workbench, curves: Mapping[str, Sequence[Curve]]) -> frozenset
             text = bench.text(recipe)
             tokens = sample(text.splits["valid"].tokens, recipe.train.evaluate_tokens)
             known[data] = references_of(text, {"valid": tokens}, xz=False)["valid"].bigram
-        if any(curve.valid_loss >= known.get(data, math.inf) for curve in seeds):
+        if any(curve.loss >= known.get(data, math.inf) for curve in curves[name]):
             lost.add(name)
     return frozenset(lost)
 
@@ -227,7 +218,7 @@ def final(recipe: Recipe, steps: int, seed: int) -> Recipe:
     )
 
 
-def train_one(bench: Workbench, study: str, name: str, recipe: Recipe) -> Curve:
+def train_one(bench: Workbench, study: str, name: str, recipe: Recipe) -> Training:
     """Train one model, or find it trained."""
     assert bench.folder is not None
     digest = hashlib.sha256(json.dumps(recipe.to_dict(), default=str).encode()).hexdigest()[:8]
@@ -242,7 +233,7 @@ def train_one(bench: Workbench, study: str, name: str, recipe: Recipe) -> Curve:
         ) from None
     if trained is None:
         raise TrainingError(f"the training of {name} in {study} diverged; leave {study} out")
-    return Curve(recipe, trained)
+    return trained
 
 
 def plan_file(bench: Workbench, study: str) -> Path:
@@ -272,10 +263,9 @@ def read_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> Pl
 
 def make_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> Plan:
     """Time an update of every model, in turns; and see how many of each fit."""
-    paces = time_updates(bench, recipes)
-    steps = bench.steps
-    if not steps:
-        each = sum(sorted(times)[len(times) // 2] for times in paces.values())
+    plan = Plan(bench.steps, time_updates(bench, recipes), identity(recipes))
+    if not plan.steps:
+        each = sum(map(plan.pace, recipes))
         steps = int(bench.seconds * (1 - LOOKING) / each / bench.seeds)
         if steps < FEWEST_STEPS:
             need = FEWEST_STEPS * each * bench.seeds / (1 - LOOKING)
@@ -283,7 +273,7 @@ def make_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> Pl
                 f"--time leaves {steps} updates for each of {len(recipes) * bench.seeds} trainings "
                 f"of {study}; give at least --time {need / 60 + 0.5:.0f}m"
             )
-    plan = Plan(steps, paces, identity(recipes))
+        plan = replace(plan, steps=steps)
     file = plan_file(bench, study)
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, json.dumps(plan.to_dict()) + "\n")
@@ -298,7 +288,7 @@ def time_updates(bench: Workbench, recipes: Mapping[str, Recipe]) -> dict[str, t
         prepared = bench.text(recipe)
         recipe = fit_vocabulary(recipe, prepared.tokenizer, lambda _: None)
         session = Session(recipe, prepared.splits["train"].tokens, workers=Workers())
-        steps[name] = Updates(session)
+        steps[name] = partial(_next_update, session, count())
     began = time.monotonic()
     for update in steps.values():
         update()
@@ -309,12 +299,5 @@ def time_updates(bench: Workbench, recipes: Mapping[str, Recipe]) -> dict[str, t
     return {name: tuple(timed[name].samples_seconds) for name in recipes}
 
 
-class Updates:
-    """A training that goes on, update by update."""
-
-    def __init__(self, session: Session) -> None:
-        self.session, self.number = session, 0
-
-    def __call__(self) -> None:
-        self.session.update(self.number)
-        self.number += 1
+def _next_update(session: Session, numbers: Iterator[int]) -> None:
+    session.update(next(numbers))

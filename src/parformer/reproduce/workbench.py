@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 import torch
 
@@ -33,7 +33,7 @@ from parformer.measure.statistics import compare
 from parformer.recipe import DataConfig, Recipe
 from parformer.report.words import listed
 from parformer.reproduce.request import ReproduceRequest, Scale
-from parformer.reproduce.study import Ours
+from parformer.reproduce.study import Found, Ours
 from parformer.search.ranking.rankings import FEWEST
 from parformer.search.ranking.table import Trained, by_experiment, read_trained
 from parformer.train.distributed import Workers
@@ -187,28 +187,49 @@ class Sides:
 
     def time_ratio(self, name: str, baseline: str, *, of: Callable[[float], float] = float) -> Ours:
         """How many times the baseline's time a model takes, or what `of` makes of that."""
-        a, b = self.readings[name].samples, self.readings[baseline].samples
-        found = compare(a, b, smallest=PLACEMENT)
-        ends = sorted((of(found.low), of(found.high)))
-        tie = (
-            "a tie with the baseline: the difference is inside the noise"
-            if found.verdict == "tie"
-            else ""
-        )
-        return Ours(of(found.ratio), self.how, (ends[0], ends[1]), tie)
+        ours, theirs = self.readings[name].samples, self.readings[baseline].samples
+        return time_ratio(ours, theirs, self.how, of)
+
+    def latencies(self, baseline: str, suffix: str = "") -> dict[str, Ours]:
+        """The ratio of every model but the baseline, as rows are named."""
+        others = [one.name for one in self.readings.readings if one.name != baseline]
+        return {f"latency-{name}{suffix}": self.time_ratio(name, baseline) for name in others}
 
     def milliseconds(self, name: str) -> Ours:
         reading = self.readings[name]
         return Ours(1e3 * reading.median, self.how, (1e3 * reading.low, 1e3 * reading.high))
 
-    def peak_ratio(self, name: str, baseline: str) -> Ours:
-        """Peak memory against the baseline's; bytes are counted, so there is no noise."""
-        a, b = self.readings[name], self.readings[baseline]
-        return Ours(
-            a.peak_bytes / b.peak_bytes, "counted here, the most tensor bytes alive at once"
-        )
+
+def time_ratio(
+    times: Sequence[float],
+    baseline: Sequence[float],
+    how: str,
+    of: Callable[[float], float] = float,
+) -> Ours:
+    """How many times the baseline's time something takes, or what `of` makes of that."""
+    found = compare(times, baseline, smallest=PLACEMENT)
+    low, high = sorted((of(found.low), of(found.high)))
+    tie = "a tie with the baseline: the difference is inside the noise"
+    return Ours(of(found.ratio), how, (low, high), tie if found.verdict == "tie" else "")
 
 
 def spread(values: Sequence[float]) -> tuple[float, float] | None:
     """From the lowest to the highest of several seeds; nothing of one."""
     return (min(values), max(values)) if len(values) > 1 else None
+
+
+Compute: TypeAlias = Callable[[Workbench], Found]
+
+STUDIES: dict[str, Compute] = {}
+"""What computes ours, by the name of the table or figure."""
+
+
+def study(name: str) -> Callable[[Compute], Compute]:
+    """Register what computes ours for a table or figure."""
+
+    def register(compute: Compute) -> Compute:
+        assert name not in STUDIES, f"{name} is there already"
+        STUDIES[name] = compute
+        return compute
+
+    return register
