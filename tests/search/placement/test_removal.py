@@ -9,36 +9,37 @@ import pytest
 from parformer.errors import FolderError
 from parformer.pattern import Pattern
 from parformer.search.placement.choices import Choices
-from parformer.search.placement.removal import Removal, needed_kinds, overruled, put_back
+from parformer.search.placement.removal import needed_kinds, overruled, put_back, read_removal
+from parformer.search.placement.summarise import average
 
 SPACE = Choices.uniform(4, "sfi")
 
 
 def test_needed_is_what_the_loss_would_grow_by_enough_without() -> None:
-    removal = Removal(((0.1, 0.0, 0.0), (0.0999, 0.0, 0.0), (0.0, 0.5, 0.0), (-0.5, -0.1, 0.0)))
+    removal = ((0.1, 0.0, 0.0), (0.0999, 0.0, 0.0), (0.0, 0.5, 0.0), (-0.5, -0.1, 0.0))
     assert needed_kinds(removal, SPACE, 0.1) == {0: "s", 2: "f"}
     assert needed_kinds(removal, SPACE, 0.6) == {}
 
 
 def test_nobody_needs_nothing() -> None:
     """Without the identity a layer loses its way past the blocks, not a block."""
-    assert needed_kinds(Removal(((0.0, 0.0, 0.9),) * 4), SPACE, 0.1) == {}
+    assert needed_kinds(((0.0, 0.0, 0.9),) * 4, SPACE, 0.1) == {}
 
 
 def test_a_layer_that_needs_several_kinds_gets_the_rarer_one() -> None:
     rows = ((0.2, 0.9, 0.0), (0.0, 0.9, 0.0), (0.0, 0.9, 0.0), (0.0, 0.0, 0.0))
-    assert needed_kinds(Removal(rows), SPACE, 0.1) == {0: "s", 1: "f", 2: "f"}
+    assert needed_kinds(rows, SPACE, 0.1) == {0: "s", 1: "f", 2: "f"}
     flipped = tuple((f, s, i) for s, f, i in rows)
-    assert needed_kinds(Removal(flipped), SPACE, 0.1) == {0: "f", 1: "s", 2: "s"}
+    assert needed_kinds(flipped, SPACE, 0.1) == {0: "f", 1: "s", 2: "s"}
     # as many of each: attention first, as in the alphabet
     even = ((0.2, 0.9, 0.0), (0.2, 0.9, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
-    assert needed_kinds(Removal(even), SPACE, 0.1) == {0: "s", 1: "s"}
+    assert needed_kinds(even, SPACE, 0.1) == {0: "s", 1: "s"}
 
 
 def test_blocks_of_one_kind_count_together() -> None:
     """Which attention it is, the search decides; that it is one, the guard."""
     space = Choices(tuple(Pattern.parse(c).blocks for c in ("s[heads=1]s[heads=2]f", "sf")))
-    removal = Removal(((0.0, 0.3, 0.0), (0.0, 0.0)))
+    removal = ((0.0, 0.3, 0.0), (0.0, 0.0))
     needs = needed_kinds(removal, space, 0.1)
     assert needs == {0: "s"}
     assert overruled([0, 1], needs, space) == overruled([1, 1], needs, space) == []
@@ -63,15 +64,15 @@ def test_layers_are_told_in_order() -> None:
 
 
 def test_a_test_survives_json_and_several_are_averaged() -> None:
-    removal = Removal(((0.125, 0.25), (0.375, -0.5)))
-    assert Removal.from_json(json.loads(json.dumps(removal.to_json()))) == removal
-    other = Removal(((0.375, 0.0), (0.125, 0.0)))
-    assert Removal.mean([removal, other]) == Removal(((0.25, 0.125), (0.25, -0.25)))
-    assert Removal.mean([removal]) == removal
+    removal = ((0.125, 0.25), (0.375, -0.5))
+    assert read_removal(json.loads(json.dumps(removal))) == removal
+    other = ((0.375, 0.0), (0.125, 0.0))
+    assert average([removal, other]) == ((0.25, 0.125), (0.25, -0.25))
+    assert average([removal]) == removal
 
 
 @pytest.mark.parametrize("broken", [3, [1.0], [["much"]], [[None]]])
 def test_a_broken_test_is_named(broken: object) -> None:
     with pytest.raises(FolderError, match="the stored removal test is broken") as caught:
-        Removal.from_json(broken)
+        read_removal(broken)
     assert "\n" not in str(caught.value)

@@ -25,7 +25,6 @@ from parformer.recipe import Recipe, SearchConfig, TrainConfig
 from parformer.search.placement import session as sessions
 from parformer.search.placement.choices import Choices
 from parformer.search.placement.prices import exact, refuse_unreachable
-from parformer.search.placement.removal import Removal
 from parformer.search.placement.session import (
     PLACES,
     Architecture,
@@ -506,7 +505,7 @@ def test_removal_is_what_the_loss_grows_by_without_a_choice(family: str) -> None
             weights_lc[layer] = 0.5
             weights_lc[layer, choice] = 0.0
             grown = loss(weights_lc) / even - 1
-            assert session.removal.shares[layer][choice] == pytest.approx(grown, abs=1e-6)
+            assert session.removal[layer][choice] == pytest.approx(grown, abs=1e-6)
     before = session.removal
     updated(session, 3, 8)
     assert session.removal is before
@@ -529,7 +528,7 @@ def test_what_is_needed_is_kept_within_the_limit() -> None:
     for session in (generous, tight, loose):
         with torch.no_grad():
             session.architecture.numbers_lc[:, 1] = 5.0  # feed-forward is liked everywhere
-        session.removal = Removal(((0.0, 0.0, 0.0), (0.2, 0.0, 0.0), (0.05, 0.3, 0.9)))
+        session.removal = ((0.0, 0.0, 0.0), (0.2, 0.0, 0.0), (0.05, 0.3, 0.9))
     assert generous.decode() == [1, 0, 1]
     assert loose.decode() == [1, 1, 1]
     prices, _ = aims(make_recipe(search__limit="flops=0.4x"))
@@ -680,9 +679,9 @@ def test_a_checkpoint_of_another_space_is_refused() -> None:
     snapshot = session.checkpoint(5, {})
     for damage in ("gone", "narrow"):
         optimizer = dict(snapshot.optimizer)
-        numbers_lc = optimizer.pop(sessions.NUMBERS)
+        numbers_lc = optimizer.pop(sessions.OWN + sessions.NUMBERS)
         if damage == "narrow":
-            optimizer[sessions.NUMBERS] = numbers_lc[:, :2]
+            optimizer[sessions.OWN + sessions.NUMBERS] = numbers_lc[:, :2]
         other = replace(snapshot, optimizer=optimizer)
         with pytest.raises(FolderError, match=r"holds no architecture of \(3, 3\)") as caught:
             make_session(make_recipe(), other)

@@ -21,7 +21,7 @@ from parformer.pattern import Pattern, interleaved, par, sandwich
 from parformer.report.search import found_table, search_page, sentences_of
 from parformer.search.placement.decide import Known, timetable_of
 from parformer.search.placement.journal import HISTORY, SeedRun
-from parformer.search.placement.removal import Removal
+from parformer.search.placement.removal import read_removal
 from parformer.search.placement.result import History, PlacementResult
 from parformer.search.placement.session import space_of
 from parformer.search.placement.summarise import (
@@ -61,7 +61,7 @@ def made_up(
         picks=tuple(picks),
         probabilities=tuple(map(tuple, table)),
         cost=0.9 if priced else None,
-        removal=None if removal is None else Removal.from_json(removal),
+        removal=None if removal is None else read_removal(removal),
         changed=5,
         early=False,
         history=lines(8, table, priced=priced),

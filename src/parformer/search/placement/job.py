@@ -41,7 +41,7 @@ from parformer.store import folder
 from parformer.store.files import replace_file
 from parformer.train.distributed import Workers, workers_from
 from parformer.train.job import running, train_model
-from parformer.train.loop import Outcome, train
+from parformer.train.loop import train
 from parformer.train.plateau import MOST_SLOWER, SLOWER
 from parformer.verbs import requested
 
@@ -272,7 +272,9 @@ def retrain_all(
             results[name] = results[twin]
             continue
         watch.notice(f"Training {name} from scratch: {pattern}")
-        outcome = retrain_one(recipe, path / RETRAIN / name, pattern, workers, watch)
+        changes = {"model.pattern": pattern, "train.time": 0.0, "train.evaluate_every": 0}
+        own = replace(recipe.replaced(changes), search=None)
+        outcome = train_model(own, path / RETRAIN / name, workers=workers, watch=watch)
         if not outcome.finished:
             return Searched(None, False, outcome.step, f"training {name}")
         results[name] = dict(outcome.result)
@@ -282,11 +284,3 @@ def retrain_all(
     whole = retrained(found, results, patterns, by_character=by_character)
     whole.save(path)
     return Searched(whole)
-
-
-def retrain_one(
-    recipe: Recipe, path: Path, pattern: Pattern, workers: Workers, watch: Watch
-) -> Outcome:
-    changes = {"model.pattern": pattern, "train.time": 0.0, "train.evaluate_every": 0}
-    own = replace(recipe.replaced(changes), search=None)
-    return train_model(own, path, workers=workers, watch=watch)

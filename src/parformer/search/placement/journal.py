@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import cast
 
 from parformer.errors import FolderError
-from parformer.pattern import Pattern
 from parformer.records import Json
-from parformer.search.placement.removal import Removal
-from parformer.search.placement.result import History, Seed, Table
+from parformer.search.placement.result import History, Seed
 from parformer.search.placement.session import SearchSession
 from parformer.train.loop import Journal
 from parformer.train.metrics import read_metrics
@@ -68,7 +66,7 @@ class SearchJournal(Journal):
             "picks": session.picks,
             "probabilities": session.probabilities().tolist(),
             "cost": None if cost is None else float(cost.detach()),
-            "removal": None if session.removal is None else session.removal.to_json(),
+            "removal": session.removal,
             "changed": session.changed,
             "early": steps < self.config.steps,
         }
@@ -82,21 +80,12 @@ def rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[round(value, DIGITS) for value in row] for row in rows]
 
 
-@dataclass(frozen=True)
-class SeedRun:
-    """A finished search of one seed: what it found, and how it came there."""
+@dataclass(frozen=True, kw_only=True)
+class SeedRun(Seed):
+    """A finished search of one seed; its history has every line of its metrics."""
 
-    seed: int
-    steps: int
-    pattern: Pattern
-    picks: tuple[int, ...]
-    probabilities: Table
-    changed: int
-    early: bool
     cost: float | None
-    removal: Removal | None
-    history: History
-    """Every line of its metrics."""
+    """What the architecture is expected to cost, of the interleaved model's."""
 
     @classmethod
     def read(cls, path: Path, result: Json) -> SeedRun:
@@ -108,19 +97,7 @@ class SeedRun:
             raise FolderError(f"{str(file)!r} tells nothing of the search; restore it")
         names = ("step", "loss", "temperature", "probabilities", "cost", "lambda")
         columns = {name: [row[name] for row in rows] for name in names if name in rows[0]}
-        removal = result["removal"]
-        return cls(
-            seed=result["seed"],
-            steps=result["steps"],
-            pattern=Pattern.parse(result["pattern"]),
-            picks=tuple(result["picks"]),
-            probabilities=tuple(map(tuple, result["probabilities"])),
-            changed=result["changed"],
-            early=result["early"],
-            cost=result["cost"],
-            removal=None if removal is None else Removal.from_json(removal),
-            history=History.from_dict(columns, f"metrics of seed {result['seed']}"),
-        )
+        return cls.from_dict({**result, "history": columns}, str(path))
 
     @property
     def loss(self) -> float:
@@ -146,18 +123,9 @@ class SeedRun:
         """As in search.json."""
         # from the end, so that the last line is among them
         some = slice(None, None, -math.ceil(len(self.history.step) / HISTORY))
-        columns = {field.name: getattr(self.history, field.name) for field in fields(self.history)}
         thinned: Json = {
-            name: None if column is None else column[some][::-1] for name, column in columns.items()
+            name: None if column is None else column[some][::-1]
+            for name, column in vars(self.history).items()
         }
-        return Seed(
-            seed=self.seed,
-            pattern=self.pattern,
-            picks=self.picks,
-            probabilities=self.probabilities,
-            removal=None if self.removal is None else self.removal.shares,
-            steps=self.steps,
-            changed=self.changed,
-            early=self.early,
-            history=History(**thinned),
-        )
+        own = {name: value for name, value in vars(self).items() if name != "cost"}
+        return Seed(**own | {"history": History(**thinned)})

@@ -11,49 +11,31 @@ it, whatever the search settles on afterwards.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from parformer.errors import FolderError
 from parformer.pattern import ALPHABET
 from parformer.search.placement.choices import Choices
+from parformer.search.placement.result import Table
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What the loss grew by, as a share, without each choice of each layer."""
-
-    shares: tuple[tuple[float, ...], ...]
-
-    def to_json(self) -> list[list[float]]:
-        return [list(row) for row in self.shares]
-
-    @classmethod
-    def from_json(cls, rows: Any) -> Self:
-        try:
-            return cls(tuple(tuple(map(float, row)) for row in rows))
-        except (TypeError, ValueError):
-            raise FolderError(f"the stored removal test is broken: {rows!r}") from None
-
-    @classmethod
-    def mean(cls, several: Sequence[Removal]) -> Self:
-        tables = [removal.shares for removal in several]
-        return cls(
-            tuple(
-                tuple(sum(values) / len(tables) for values in zip(*rows, strict=True))
-                for rows in zip(*tables, strict=True)
-            )
-        )
+def read_removal(rows: Any) -> Table:
+    """What a checkpoint has of the test."""
+    try:
+        return tuple(tuple(map(float, row)) for row in rows)
+    except (TypeError, ValueError):
+        raise FolderError(f"the stored removal test is broken: {rows!r}") from None
 
 
-def needed_kinds(removal: Removal, space: Choices, least: float) -> dict[int, str]:
+def needed_kinds(removal: Table, space: Choices, least: float) -> dict[int, str]:
     """The kind of block that a layer cannot do without, by its letter.
 
-    Needed is what the loss would grow by `least` or more without. A layer that needs several
-    kinds gets the one that fewer layers need, for the others have more places.
+    `removal` has what the loss grew by, as a share, without each choice. Needed is what it would
+    grow by `least` or more without. A layer that needs several kinds gets the one that fewer
+    layers need, for the others have more places.
     """
     layers: dict[str, dict[int, float]] = {}
-    for layer, (shares, choices) in enumerate(zip(removal.shares, space.layers, strict=True)):
+    for layer, (shares, choices) in enumerate(zip(removal, space.layers, strict=True)):
         for share, spec in zip(shares, choices, strict=True):
             if share >= least and spec.letter != "i":
                 own = layers.setdefault(spec.letter, {})

@@ -72,21 +72,27 @@ class Price(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared(Record):
-    """What a pattern costs, exactly and on this machine."""
+class Rival(Record):
+    """The found pattern, or one that it has to be better than."""
 
     name: str
     """found, interleaved, sandwich or par."""
     pattern: Pattern
+
+    @property
+    def title(self) -> str:
+        return "PAR's rule" if self.name == "par" else self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Rival):
+    """What a pattern costs, exactly and on this machine."""
+
     parameters: int
     flops: int
     state_bytes: int
     latency_seconds: float
     latency_interval: tuple[float, float]
-
-    @property
-    def title(self) -> str:
-        return "PAR's rule" if self.name == "par" else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,20 +118,14 @@ class Score(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retrained(Record):
+class Retrained(Rival):
     """A pattern that was trained from scratch with the search's updates."""
 
-    name: str
-    pattern: Pattern
     steps: int
     valid: Score
     test: Score | None = None
     learned: bool = True
     """Whether it learned more than counting pairs of tokens tells."""
-
-    @property
-    def title(self) -> str:
-        return "PAR's rule" if self.name == "par" else self.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,8 @@ from parformer.search.placement.architecture import (
 )
 from parformer.search.placement.choices import Choices
 from parformer.search.placement.prices import Prices
-from parformer.search.placement.removal import Removal, needed_kinds, put_back
+from parformer.search.placement.removal import needed_kinds, put_back, read_removal
+from parformer.search.placement.result import Table
 from parformer.search.placement.supernet import Supernet, build_supernet, supernet_from
 from parformer.search.placement.target import Target
 from parformer.search.placement.timetable import Timetable, Turn
@@ -53,7 +54,7 @@ PLACES = 64
 """Stretches that the text is cut into before each is shared out: no text is alike everywhere."""
 OWN = "architecture/"
 """What begins the names of the architecture's tensors in a checkpoint."""
-NUMBERS = OWN + "numbers"
+NUMBERS = "numbers"
 TESTED = 2
 """Batches that the removal test looks at."""
 
@@ -115,7 +116,7 @@ class SearchSession(Session):
         """How much of the loss one baseline's cost counts for, in this update."""
         self.steered = 0.0
         """The penalty that a limit has led to so far."""
-        self.removal: Removal | None = None
+        self.removal: Table | None = None
         """What the supernet would lose without each choice, once the warm-up is over."""
         self.picks = self.decode()
         self.changed = self.timetable.warmup
@@ -138,9 +139,8 @@ class SearchSession(Session):
         return nullcontext()
 
     def go_on(self, start: Checkpoint) -> None:
-        weights_only = {n: t for n, t in start.optimizer.items() if not n.startswith(OWN)}
-        memory = {n: t for n, t in start.memory.items() if not n.startswith(OWN)}
-        super().go_on(Checkpoint(start.step, start.weights, weights_only, memory, start.progress))
+        (_, weights), (_, memory) = sort_out(start.optimizer), sort_out(start.memory)
+        super().go_on(Checkpoint(start.step, start.weights, weights, memory, start.progress))
 
     def update(self, step: int) -> tuple[Tensor, Tensor]:
         self.turn = self.timetable.at(step)
@@ -160,11 +160,13 @@ class SearchSession(Session):
             drawn = cast("list[int]", weights_lc.argmax(-1).tolist())
         if self.turn.kind == "weights":
             self.model.mix(weights_lc.detach(), drawn)
-            return self._update_weights(step)
+            loss = self.gradient(self.reading, self.turn.index, step)
+            self.workers.average_gradients(self.parameters)
+            return self.move(step, loss)
         return self._update_architecture(step, weights_lc, drawn)
 
     @torch.no_grad()
-    def test_removal(self) -> Removal:
+    def test_removal(self) -> Table:
         """What the loss of the architecture's text grows by without each choice of each layer."""
         even_lc = self.probabilities()
         self.model.eval()
@@ -179,7 +181,7 @@ class SearchSession(Session):
                 row.append(self._mixed_loss(without_lc) / whole - 1)
             rows.append(tuple(row))
         self.model.train()
-        return Removal(tuple(rows))
+        return tuple(rows)
 
     def _mixed_loss(self, weights_lc: Tensor) -> float:
         """The loss of a few batches of the architecture's text, nothing remembered before them."""
@@ -190,11 +192,6 @@ class SearchSession(Session):
             with self.precision():
                 total += self.task.loss(self.model, batch, None).total / TESTED
         return float(self.workers.average(total))
-
-    def _update_weights(self, step: int) -> tuple[Tensor, Tensor]:
-        loss = self.gradient(self.reading, self.turn.index, step)
-        self.workers.average_gradients(self.parameters)
-        return self.move(step, loss)
 
     def _update_architecture(
         self, step: int, weights_lc: Tensor, drawn: list[int] | None
@@ -290,12 +287,11 @@ class SearchSession(Session):
         plain = super().checkpoint(step, progress)
         memory, position = self.other_reading.memory()
         own = state_tensors(self.adam, self.architecture)
-        own = {OWN + name: tensor for name, tensor in own.items()}
         own[NUMBERS] = self.architecture.numbers_lc.detach()
         return Checkpoint(
             step,
             plain.weights,
-            {**plain.optimizer, **own},
+            {**plain.optimizer, **{OWN + name: tensor for name, tensor in own.items()}},
             {**plain.memory, **{OWN + name: tensor for name, tensor in memory.items()}},
             {
                 **plain.progress,
@@ -303,16 +299,13 @@ class SearchSession(Session):
                 "changed": self.changed,
                 "picks": self.picks,
                 "steered": self.steered,
-                "removal": None if self.removal is None else self.removal.to_json(),
+                "removal": self.removal,
             },
         )
 
     def _go_on_searching(self, start: Checkpoint) -> None:
-        own = {n.removeprefix(OWN): t for n, t in start.optimizer.items() if n.startswith(OWN)}
-        numbers_lc, given_lc = (
-            self.architecture.numbers_lc,
-            own.pop(NUMBERS.removeprefix(OWN), None),
-        )
+        (own, _), (memory, _) = sort_out(start.optimizer), sort_out(start.memory)
+        numbers_lc, given_lc = self.architecture.numbers_lc, own.pop(NUMBERS, None)
         if given_lc is None or given_lc.shape != numbers_lc.shape:
             raise FolderError(
                 f"the checkpoint holds no architecture of {tuple(numbers_lc.shape)}; "
@@ -321,13 +314,18 @@ class SearchSession(Session):
         with torch.no_grad():
             numbers_lc.copy_(given_lc)
         load_state_tensors(self.adam, self.architecture, own)
-        memory = {n.removeprefix(OWN): t for n, t in start.memory.items() if n.startswith(OWN)}
         progress = start.progress
         self.other_reading.restore(self.model, memory, int(progress["architecture_position"]))
         self.changed, self.steered = int(progress["changed"]), float(progress["steered"])
         self.picks = [int(pick) for pick in progress["picks"]]
         if progress["removal"] is not None:
-            self.removal = Removal.from_json(progress["removal"])
+            self.removal = read_removal(progress["removal"])
+
+
+def sort_out(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What a checkpoint has of the architecture, by its own names, and what is the weights'."""
+    own = {n.removeprefix(OWN): t for n, t in tensors.items() if n.startswith(OWN)}
+    return own, {n: t for n, t in tensors.items() if not n.startswith(OWN)}
 
 
 def decode(
@@ -335,7 +333,7 @@ def decode(
     space: Choices,
     prices: Prices | None,
     target: Target | None,
-    removal: Removal | None,
+    removal: Table | None,
     guard: float,
 ) -> list[int]:
     """The likeliest architecture, within the limit if there is one.

@@ -21,7 +21,7 @@ from parformer.search.placement.architecture import agreement
 from parformer.search.placement.decide import Known, target_of
 from parformer.search.placement.journal import SeedRun
 from parformer.search.placement.prices import Prices, baseline_pattern
-from parformer.search.placement.removal import Removal, needed_kinds, overruled
+from parformer.search.placement.removal import needed_kinds, overruled
 from parformer.search.placement.result import (
     Compared,
     Effort,
@@ -112,7 +112,8 @@ def decided(
     assert recipe.search is not None
     space, target, guard = space_of(recipe), target_of(recipe), recipe.search.guard
     logs = [[math.log(max(value, 1e-300)) for value in row] for row in mean]
-    removal = mean_removal(runs)
+    asked = [run.removal for run in runs if run.removal is not None]
+    removal = average(asked) if len(asked) == len(runs) else None
     picks = decode(logs, space, prices, target, removal, guard)
     if removal is None or not guard:
         return picks, {}
@@ -127,17 +128,11 @@ def expected_cost(runs: Sequence[SeedRun]) -> float:
 
 
 def average(tables: Sequence[Table]) -> Table:
-    """The mean of several probabilities, layer by layer."""
+    """The mean of several seeds' tables, layer by layer."""
     return tuple(
         tuple(sum(values) / len(tables) for values in zip(*rows, strict=True))
         for rows in zip(*tables, strict=True)
     )
-
-
-def mean_removal(runs: Sequence[SeedRun]) -> Removal | None:
-    """What the supernets of all seeds would lose, on average; None where they were not asked."""
-    found = [run.removal for run in runs if run.removal is not None]
-    return Removal.mean(found) if len(found) == len(runs) else None
 
 
 def nothing_learned(runs: Sequence[SeedRun], counted: References | None) -> list[str]:

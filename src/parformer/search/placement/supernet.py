@@ -50,47 +50,23 @@ class Mixture(Block):
         assert self.weights_c is not None, "mix the supernet before it runs"
         assert state is None or isinstance(state, GroupState)
         before = (None,) * len(self.choices) if state is None else state.blocks
-        if self.drawn is None:
-            return self._mix(x_btd, before, context, self.weights_c)
-        return self._draw(x_btd, before, context, self.weights_c[self.drawn], self.drawn)
-
-    def _mix(
-        self,
-        x_btd: Tensor,
-        before: tuple[BlockState | None, ...],
-        context: Context,
-        weights_c: Tensor,
-    ) -> tuple[Tensor, BlockState | None]:
+        each = zip(self.weights_c.unbind(), self.choices, before, strict=True)
         sum_btd: Tensor | None = None
-        after = []
-        for weight, block, remembered in zip(weights_c.unbind(), self.choices, before, strict=True):
+        after: list[BlockState | None] = []
+        for i, (weight, block, remembered) in enumerate(each):
+            if self.drawn not in (None, i):
+                after.append(cast(Block, block).remember(x_btd, remembered, context))
+                continue
             y_btd, kept = block(x_btd, remembered, context)
-            part_btd = y_btd * weight
-            sum_btd = part_btd if sum_btd is None else sum_btd + part_btd
             after.append(kept)
+            if self.drawn is None:
+                y_btd = y_btd * weight
+            elif weight.requires_grad:
+                # times one: exactly the drawn block's answer, with the gradient of its probability
+                y_btd = y_btd * (1 + (weight - weight.detach()))
+            sum_btd = y_btd if sum_btd is None else sum_btd + y_btd
         assert sum_btd is not None
         return sum_btd, together(after)
-
-    def _draw(
-        self,
-        x_btd: Tensor,
-        before: tuple[BlockState | None, ...],
-        context: Context,
-        weight: Tensor,
-        drawn: int,
-    ) -> tuple[Tensor, BlockState | None]:
-        y_btd = x_btd
-        after: list[BlockState | None] = []
-        for i, (block, remembered) in enumerate(zip(self.choices, before, strict=True)):
-            if i == drawn:
-                y_btd, kept = block(x_btd, remembered, context)
-            else:
-                kept = cast(Block, block).remember(x_btd, remembered, context)
-            after.append(kept)
-        if weight.requires_grad:
-            # times one: exactly the drawn block's answer, with the gradient of its probability
-            y_btd = y_btd * (1 + (weight - weight.detach()))
-        return y_btd, together(after)
 
     def recall(self, tensors: Mapping[str, Tensor]) -> BlockState:
         pairs = zip(self.choices, apart(tensors, len(self.choices)), strict=True)

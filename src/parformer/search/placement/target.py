@@ -50,8 +50,11 @@ def read_target(penalty: str, limit: str) -> Target | None:
         if not equals:
             raise ConfigError(f"cannot read penalty {shown(penalty)}; write it as flops=0.1")
         check_names([metric], METRICS, "metric of a penalty")
-        number = _read_number(text)
-        if number is None:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
             raise ConfigError(
                 f"penalty {shown(penalty)} must be a number above 0, such as {metric}=0.1"
             )
@@ -66,12 +69,3 @@ def read_target(penalty: str, limit: str) -> Target | None:
             )
         return Target(metric=read.metric, limit=read.most)
     return None
-
-
-def _read_number(text: str) -> float | None:
-    """A number above 0, or None if it is anything else."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 < number < math.inf else None
