@@ -279,7 +279,7 @@ def test_mutants_come_first_and_crosses_after_them() -> None:
     for generation in range(1, PLAN.iterations):
         start = PLAN.start(generation)
         sampler.propose(start, scored)
-        parents = sampler._parents[generation]
+        parents = sampler._parents(generation, scored)
         for child in (one.genome for one in scored[start + PLAN.mutated : start + PLAN.children]):
             assert child.fields["d_model"] in {p.fields["d_model"] for p in parents}
             assert len(child.layers) in {len(p.layers) for p in parents}
@@ -310,7 +310,7 @@ def test_parents_of_the_papers_search_are_of_the_front() -> None:
                 for pairs in [list(zip(other.values or (), one.values or (), strict=True))]
             )
         }
-        parents = sampler._parents[generation]
+        parents = sampler._parents(generation, scored)
         assert len(parents) == PLAN.parents
         assert {genome.digest for genome in parents} <= best
 
@@ -341,7 +341,7 @@ def test_counts_add_up_over_generations() -> None:
     scored = run("lts", SPACE, PLAN)
     sampler = Evolution(SPACE, PLAN, anything)
     sampler.propose(PLAN.slots - 1, scored)
-    counted = Counter(g.digest for parents in sampler._parents.values() for g in parents)
+    counted = Counter(g.digest for parents in sampler._drawn for g in parents)
     assert counted == sampler._counts
     assert counted.total() == PLAN.parents * (PLAN.iterations - 1)
 

@@ -13,6 +13,7 @@ that was killed, or that many workers share, proposes the same again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -115,28 +116,17 @@ class Sampler(ABC):
             self._known[number] = self._generation(number, scored[:start])
         return self._known[number][slot - start]
 
+    @abstractmethod
+    def _parents(self, number: int, scored: Sequence[Candidate]) -> Sequence[Genome]:
+        """Whose children a generation is; without any, it is drawn at random."""
+
     def _generation(self, number: int, scored: Sequence[Candidate]) -> list[Genome]:
+        """Mutants of parents drawn at random, then crosses of two of them."""
         rng = Random(f"{self.plan.seed} generation {number}")
         seen = {one.genome.digest: one.genome for one in scored}
-        if number == 0:
-            # the least of all tells at once whether limits can be met
-            first = [genome for genome in [self.space.smallest()] if self._may(genome)]
-            seen |= {genome.digest: genome for genome in first}
-            return [*first, *self._new(self.plan.population - len(first), seen, self._draws(rng))]
-        return list(self._children(number, scored, rng, seen))
 
-    @abstractmethod
-    def _children(
-        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
-    ) -> Iterator[Genome]: ...
-
-    def _draws(self, rng: Random) -> Maker:
-        return lambda: self.space.draw(rng)
-
-    def _bred(
-        self, parents: Sequence[Genome], rng: Random, seen: dict[str, Genome]
-    ) -> Iterator[Genome]:
-        """Mutants of parents drawn at random, then crosses of two of them."""
+        def draw() -> Genome:
+            return self.space.draw(rng)
 
         def mutant() -> Genome:
             return self.space.mutate(rng.choice(parents), rng, self.plan.mutation)
@@ -145,8 +135,16 @@ class Sampler(ABC):
             one, other = rng.choices(parents, k=2)
             return self.space.cross(one, other, rng)
 
-        yield from self._new(self.plan.mutated, seen, mutant, self._draws(rng))
-        yield from self._new(self.plan.crossed, seen, cross, self._draws(rng))
+        if number == 0:
+            # the least of all tells at once whether limits can be met
+            first = [genome for genome in [self.space.smallest()] if self._may(genome)]
+            seen |= {genome.digest: genome for genome in first}
+            return [*first, *self._new(self.plan.population - len(first), seen, draw)]
+        parents = self._parents(number, scored)
+        if not parents:
+            return [*self._new(self.plan.children, seen, draw)]
+        mutants = [*self._new(self.plan.mutated, seen, mutant, draw)]
+        return [*mutants, *self._new(self.plan.crossed, seen, cross, draw)]
 
     def _new(self, count: int, seen: dict[str, Genome], *makers: Maker) -> Iterator[Genome]:
         """Genomes that were not seen before; a way that finds none any more leaves it to the next.
@@ -156,10 +154,8 @@ class Sampler(ABC):
         ways, again = [*makers], 0
         for _ in range(count):
             genome = None
-            while genome is None and ways:
-                genome = self._try(ways[0], seen)
-                if genome is None:
-                    ways.pop(0)
+            while ways and (genome := self._try(ways[0], seen)) is None:
+                ways.pop(0)
             if genome is None:
                 if not seen:
                     raise ConfigError(
@@ -172,11 +168,8 @@ class Sampler(ABC):
             yield genome
 
     def _try(self, make: Maker, seen: Mapping[str, Genome]) -> Genome | None:
-        for _ in range(TRIES):
-            genome = make()
-            if genome.digest not in seen and self._may(genome):
-                return genome
-        return None
+        drawn = (make() for _ in range(TRIES))
+        return next((one for one in drawn if one.digest not in seen and self._may(one)), None)
 
     def _may(self, genome: Genome) -> bool:
         """Whether it is allowed, which is asked but once of what is not."""
@@ -193,27 +186,25 @@ class Evolution(Sampler):
 
     def __init__(self, space: SearchSpace, plan: Plan, allowed: Allowed) -> None:
         super().__init__(space, plan, allowed)
-        self._counts: dict[str, int] = {}
-        self._parents: dict[int, list[Genome]] = {}
+        self._counts: Counter[str] = Counter()
+        self._drawn: list[list[Genome]] = []
+        """The parents of every generation but the first."""
 
-    def _children(
-        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
-    ) -> Iterator[Genome]:
+    def _parents(self, number: int, scored: Sequence[Candidate]) -> Sequence[Genome]:
         # a resumed search draws the parents of all earlier generations again, for their counts
-        for earlier in range(len(self._parents) + 1, number + 1):
+        for earlier in range(len(self._drawn) + 1, number + 1):
             best = pool(scored[: self.plan.start(earlier)])
-            self._parents[earlier] = self._draw_parents(earlier, best)
-        yield from self._bred(self._parents[number], rng, seen)
+            self._drawn.append(self._draw_parents(earlier, best))
+        return self._drawn[number - 1]
 
     def _draw_parents(self, number: int, best: Sequence[Genome]) -> list[Genome]:
         rng = Random(f"{self.plan.seed} parents {number}")
-        counts = [self._counts.get(genome.digest, 0) for genome in best]
+        counts = [self._counts[genome.digest] for genome in best]
         low, high = min(counts), max(counts)
         scaled = [(count - low) / (high - low) if high > low else 0.0 for count in counts]
         weights = [1 / (1 + share) for share in scaled]
         drawn = rng.choices(best, weights=weights, k=self.plan.parents)
-        for genome in drawn:
-            self._counts[genome.digest] = self._counts.get(genome.digest, 0) + 1
+        self._counts.update(genome.digest for genome in drawn)
         return drawn
 
 
@@ -222,10 +213,8 @@ class Nsga2(Sampler):
 
     name = "nsga2"
 
-    def _children(
-        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
-    ) -> Iterator[Genome]:
-        yield from self._bred(select(scored, self.plan.parents), rng, seen)
+    def _parents(self, number: int, scored: Sequence[Candidate]) -> Sequence[Genome]:
+        return select(scored, self.plan.parents)
 
 
 class Draws(Sampler):
@@ -233,10 +222,8 @@ class Draws(Sampler):
 
     name = "random"
 
-    def _children(
-        self, number: int, scored: Sequence[Candidate], rng: Random, seen: dict[str, Genome]
-    ) -> Iterator[Genome]:
-        yield from self._new(self.plan.children, seen, self._draws(rng))
+    def _parents(self, number: int, scored: Sequence[Candidate]) -> Sequence[Genome]:
+        return ()
 
 
 SAMPLERS: dict[str, type[Sampler]] = {cls.name: cls for cls in (Evolution, Nsga2, Draws)}
