@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parformer.config import ModelConfig
-from parformer.errors import ConfigError, ParformerError
+from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.events import Watch
 from parformer.measure.device import Device
 from parformer.measure.profile import Profile, profile_device
@@ -179,7 +179,7 @@ def join_search(
         wanted = Wanted.from_settings(study.settings, study.slots)
         limits = dict(study.settings["limits_here"])
         stored = study.settings["profile"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (FolderError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"the study {study.name!r} is of another version of Parformer: {error!r}"
         ) from None
@@ -196,10 +196,8 @@ def work_off(
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Propose and price until all slots are done."""
-    step, plan = wanted.step, wanted.plan
-    shape = step.shape(wanted.space.like)
-    quality = make_quality(wanted.grading, wanted.space.like)
-    pricing = Pricing(wanted.space, shape.tgt_len, shape.mem_len, step.batch, quality, clock)
+    plan, quality = wanted.plan, make_quality(wanted.grading, wanted.space.like)
+    pricing = Pricing(wanted.space, wanted.step, quality, clock)
     sampler = make_sampler(wanted.sampler, wanted.space, plan, pricing.allowed)
     book = CandidateBook(limits)
 

@@ -15,6 +15,7 @@ from parformer.config import ModelConfig
 from parformer.costs import ModelCost, cost
 from parformer.errors import ConfigError
 from parformer.fields import check_names
+from parformer.measure.readings import Step
 from parformer.search.sizes.space import Genome, SearchSpace
 
 CLOCKED = ("latency", "memory")
@@ -60,24 +61,21 @@ class Pricing:
     """Prices the candidates of one space."""
 
     space: SearchSpace
-    tgt_len: int
-    mem_len: int
-    batch: int
+    step: Step
     quality: Quality
     clock: Clock | None
     """None where neither latency nor memory matters."""
 
-    def count(self, genome: Genome) -> ModelCost:
-        """What can be counted."""
-        return _count(self.space.config(genome), self.tgt_len, self.mem_len, self.batch)
-
     def allowed(self, genome: Genome) -> bool:
         """Whether it is within the space's own bounds."""
-        return not self.space.bounds or self.space.within_bounds(self.count(genome))
+        return not self.space.bounds or self.space.within_bounds(
+            count(self.space.config(genome), self.step)
+        )
 
     def figures(self, genome: Genome) -> Figures:
         """Everything known of a candidate."""
-        config, counted = self.space.config(genome), self.count(genome)
+        config = self.space.config(genome)
+        counted = count(config, self.step)
         found = {"quality": self.quality(config, counted), **countable(counted)}
         if self.clock is not None:
             found["latency"] = self.clock.latency(config)
@@ -86,8 +84,10 @@ class Pricing:
 
 
 @lru_cache(maxsize=4096)
-def _count(config: ModelConfig, tgt_len: int, mem_len: int, batch: int) -> ModelCost:
-    return cost(config, tgt_len=tgt_len, mem_len=mem_len, batch=batch)
+def count(config: ModelConfig, step: Step) -> ModelCost:
+    """What can be counted of a model's step."""
+    shape = step.shape(config)
+    return cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=step.batch)
 
 
 def countable(price: ModelCost) -> Figures:

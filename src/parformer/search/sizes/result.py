@@ -12,6 +12,7 @@ from typing import ClassVar
 from parformer.config import ModelConfig
 from parformer.measure.device import Receipt
 from parformer.measure.prediction import Accuracy, Spread
+from parformer.measure.readings import Step
 from parformer.pattern import Pattern
 from parformer.records import Record, Result
 from parformer.search.machine import Machine
@@ -158,15 +159,9 @@ class SpaceSummary(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepSummary(Record):
+class StepSummary(Step):
     """What was measured of a model."""
 
-    tgt_len: int
-    mem_len: int
-    batch: int
-    threads: int
-    precision: str
-    rounds: int
     words: str
     """The same for people."""
 

@@ -292,8 +292,13 @@ class SearchSpace:
             r.values[0] <= getattr(price, name) <= r.values[-1] for name, r in self.bounds
         )  # fmt: skip
 
+    @staticmethod
+    def from_dict(values: Json) -> SearchSpace:
+        """What `to_dict` gave."""
+        return read_space(values)
+
     def to_dict(self) -> Json:
-        """Plain values, ready for JSON; `read_space` takes them."""
+        """Plain values, ready for JSON."""
         return {
             "name": self.name,
             "title": self.title,

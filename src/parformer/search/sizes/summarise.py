@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from parformer import __version__
 from parformer.config import ModelConfig
-from parformer.costs import cost
 from parformer.events import Watch
 from parformer.measure.device import Receipt
 from parformer.measure.models import step_words
@@ -30,7 +29,7 @@ from parformer.pattern import Pattern
 from parformer.search.front import front, hypervolume, thin
 from parformer.search.machine import Machine
 from parformer.search.sizes.engine import MEASURED, Ended
-from parformer.search.sizes.objectives import CLOCKED, Candidate
+from parformer.search.sizes.objectives import CLOCKED, Candidate, count, countable
 from parformer.search.sizes.quality import make_quality
 from parformer.search.sizes.result import (
     Errors,
@@ -204,9 +203,8 @@ def baseline_of(wanted: Wanted) -> tuple[Member, ...]:
     members = []
     for depth, pattern in patterns.items():
         config = like.replaced(pattern=pattern)
-        shape = wanted.step.shape(config)
-        price = cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=wanted.step.batch)
-        figures = {"quality": quality(config, price), **wanted.counted(config)}
+        price = count(config, wanted.step)
+        figures = {"quality": quality(config, price), **countable(price)}
         members.append(make_member(f"{depth} layer{'s' * (depth > 1)}", config, figures, depth))
     return tuple(members)
 
@@ -380,17 +378,10 @@ def about_space(wanted: Wanted) -> SpaceSummary:
 
 
 def about_step(wanted: Wanted) -> StepSummary:
-    step, shape = wanted.step, wanted.step.shape(wanted.space.like)
-    words = f"{step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}"
-    return StepSummary(
-        tgt_len=shape.tgt_len,
-        mem_len=shape.mem_len,
-        batch=step.batch,
-        threads=step.threads,
-        precision=step.precision,
-        rounds=step.rounds,
-        words=f"{words}, {step.precision}",
-    )
+    shape = wanted.step.shape(wanted.space.like)
+    step = replace(wanted.step, tgt_len=shape.tgt_len, mem_len=shape.mem_len)
+    words = f"{step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}, {step.precision}"
+    return StepSummary(**step.to_dict(), words=words)
 
 
 def about_profile(ended: Ended) -> Profiled | None:

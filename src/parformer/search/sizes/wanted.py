@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from parformer.config import ModelConfig
@@ -15,12 +15,12 @@ from parformer.costs import cost
 from parformer.errors import ConfigError, ParformerError
 from parformer.measure.profile import BlockRange, Profile, Sizes
 from parformer.measure.readings import Meter, Step
-from parformer.records import Json
+from parformer.records import Json, Record
 from parformer.search.limits import Limit, as_option, in_words
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.objectives import CLOCKED, Candidate, Figures, countable
+from parformer.search.sizes.objectives import CLOCKED, Candidate, Figures, count, countable
 from parformer.search.sizes.quality import Grading
-from parformer.search.sizes.space import SearchSpace, read_space
+from parformer.search.sizes.space import SearchSpace
 
 WHOLE = 24
 """Whole models measured for the profile: half of them calibrate it, half report its error."""
@@ -29,16 +29,16 @@ SURELY = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(Record):
     """What a search is asked for; a run writes it down and goes on with nothing else."""
 
     space: SearchSpace
-    plan: Plan
-    step: Step
     objectives: tuple[str, ...] = ("quality", "latency", "memory")
     limits: tuple[Limit, ...] = ()
     grading: Grading = field(default_factory=Grading)
     sampler: str = "lts"
+    plan: Plan
+    step: Step
     latency_by: str = "profile"
     """Whether latency and memory of candidates come from a profile or from measuring each."""
 
@@ -52,39 +52,16 @@ class Wanted:
 
     def to_settings(self) -> Json:
         """What makes a study this one; its length may grow."""
-        plan = self.plan.to_dict()
-        del plan["iterations"]
-        return {
-            "space": self.space.to_dict(),
-            "objectives": list(self.objectives),
-            "limits": [limit.to_dict() for limit in self.limits],
-            "proxy": self.grading.to_dict(),
-            "sampler": self.sampler,
-            "plan": plan,
-            "step": self.step.to_dict(),
-            "latency_by": self.latency_by,
-        }
+        values = self.to_dict()
+        del values["plan"]["iterations"]
+        return {"proxy" if name == "grading" else name: values[name] for name in values}
 
     @classmethod
     def from_settings(cls, settings: Json, slots: int) -> Wanted:
         """What `to_settings` gave; how long it is to be follows from the slots."""
-        plan = Plan(**settings["plan"], iterations=1)
-        iterations = plan.generation(slots - 1) + 1
-        return cls(
-            space=read_space(settings["space"]),
-            plan=Plan(**settings["plan"], iterations=iterations),
-            step=Step.from_dict(settings["step"]),
-            objectives=tuple(settings["objectives"]),
-            limits=tuple(map(Limit.from_dict, settings["limits"])),
-            grading=Grading.from_dict(settings["proxy"]),
-            sampler=settings["sampler"],
-            latency_by=settings["latency_by"],
-        )
-
-    def counted(self, config: ModelConfig) -> Figures:
-        """What needs no clock."""
-        shape, batch = self.step.shape(config), self.step.batch
-        return countable(cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=batch))
+        shortest = Plan(**settings["plan"], iterations=1)
+        plan = replace(shortest, iterations=shortest.generation(slots - 1) + 1)
+        return cls.from_dict({**settings, "grading": settings["proxy"], "plan": plan.to_dict()})
 
 
 def as_today(settings: Json) -> Json:
@@ -107,7 +84,7 @@ def settle_limits(wanted: Wanted, meter: Meter) -> dict[str, float]:
     space, metrics = wanted.space, [limit.metric for limit in wanted.limits]
     base, least = Figures(), Figures()
     if any(limit.relative for limit in wanted.limits):
-        base = wanted.counted(space.like)
+        base = countable(count(space.like, wanted.step))
     if {*metrics} & {*CLOCKED}:
         models = {"baseline": space.like} if base else {}
         readings = meter(models | {"smallest": space.config(space.smallest())}, wanted.step)
@@ -123,7 +100,7 @@ def settle_limits(wanted: Wanted, meter: Meter) -> dict[str, float]:
     }
     for metric, most in limits.items():
         genome = space.smallest("parameters" if metric in CLOCKED else metric)
-        figures = wanted.counted(space.config(genome)) | least
+        figures = countable(count(space.config(genome), wanted.step)) | least
         if figures[metric] > SURELY * most:
             raise nothing_within({metric: most}, Candidate(genome, None, figures=figures), space)
     return limits
