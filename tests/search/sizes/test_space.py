@@ -16,9 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parformer.config import preset
 from parformer.costs import cost
-from parformer.errors import ConfigError, ParformerError, PatternError
+from parformer.errors import ConfigError, ParformerError
 from parformer.model import Model, build, count_parameters
 from parformer.pattern import Pattern
 from parformer.search.placement.choices import Choices
@@ -55,6 +54,7 @@ TINY = {
 EVERY = {**{name: read_space(name) for name in NAMES}, **TINY}
 
 
+@cache
 def blocks_of(slot: str, width: int, ratio: float) -> list[str]:
     """All blocks that a slot's text stands for, for spaces of this file alone."""
     found = []
@@ -78,6 +78,23 @@ def blocks_of(slot: str, width: int, ratio: float) -> list[str]:
             options = ",".join(f"{n}={v}" if v else n for n, v in pairs)
             found.append(f"{letter}[{options}]" if options else letter)
     return found
+
+
+def is_of(space: SearchSpace, genome: Genome) -> bool:
+    """Whether a genome is one of a space's, by the text that the space is written as."""
+    fields, values = dict(space.fields), genome.fields
+    if values.keys() != fields.keys() or len(genome.layers) not in space.layers.values:
+        return False
+    width, unit = values["d_model"], space.to_dict()["unit"]
+    slots = [blocks_of(slot, width, space.inner_ratio) for slot in unit]
+    return (
+        all(values[name] in fields[name].values for name in fields)
+        and (not space.alike or len(set(genome.layers)) == 1)
+        and all(
+            all(text in slot for text, slot in zip(layer, slots, strict=True))
+            for layer in genome.layers
+        )
+    )
 
 
 @cache
@@ -121,8 +138,7 @@ def test_draws_reach_every_genome_and_no_other(name: str) -> None:
     drawn = {space.draw(rng).text for _ in range(20 * len(every))}
     assert drawn <= every.keys()
     assert len(drawn) > 0.9 * len(every)
-    for genome in every.values():
-        space.refuse_foreign(genome)
+    assert all(is_of(space, genome) for genome in every.values())
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -144,7 +160,7 @@ def test_whatever_is_drawn_mutated_or_crossed_is_in_the_space(name: str) -> None
         one, other = rng.choices(parents[-6:], k=2)
         made = [space.draw(rng), space.mutate(one, rng, 0.3), space.cross(one, other, rng)]
         for genome in made:
-            space.refuse_foreign(genome)
+            assert is_of(space, genome), genome
             width = genome.fields["d_model"]
             inner = [
                 int(text.removeprefix("f[inner=").removesuffix("]"))
@@ -237,11 +253,9 @@ def test_the_pocket_space_shares_its_biases_among_different_heads() -> None:
     space = EVERY["pocket"]
     assert (space.like.positions, space.like.position_bias) == ("relative", "shared")
     layers = (("s[heads=2]", "f[inner=96]"), ("s[heads=8]", "f[inner=128]"))
-    genome = Genome({"d_model": 96}, layers)
-    with pytest.raises(ConfigError, match=r"layer 's\[heads=2\] f\[inner=96\]' is not in"):
-        space.refuse_foreign(genome)
+    assert not is_of(space, Genome({"d_model": 96}, layers))
     genome = Genome({"d_model": 96}, (("s[heads=2]", "f[inner=128]"), *layers[1:]))
-    space.refuse_foreign(genome)
+    assert is_of(space, genome)
     assert build(space.config(genome))(torch.tensor([[1]])).logits.isfinite().all()
 
 
@@ -256,7 +270,7 @@ def test_the_published_models_are_in_the_space_that_was_searched(family: str) ->
     assert len(rows) == {"transformer-xl": 108, "gpt2": 112}[family]
     for row in rows:
         genome = genome_of(row)
-        space.refuse_foreign(genome)
+        assert is_of(space, genome), row
         price = cost(space.config(genome))
         assert space.within_bounds(price), row
         assert as_printed(price.decoder_parameters, row)
@@ -270,9 +284,7 @@ def test_the_models_beside_opt_are_in_their_space() -> None:
         price = cost(space.config(genome), tgt_len=2048)
         assert space.within_bounds(price), row
         assert as_printed(price.decoder_parameters + 2048 * genome.fields["d_model"], row)
-        try:
-            space.refuse_foreign(genome)
-        except ConfigError:
+        if not is_of(space, genome):
             strangers.append((row["name"], row["d_model"]))
     # the table has one width that is not a multiple of 64, against its own text
     assert strangers == [("M17", "1480")]
@@ -408,9 +420,9 @@ def test_alternatives_of_the_same_letter_are_kept() -> None:
 
 
 def test_a_differentiable_searchs_space_is_a_space_of_genomes() -> None:
-    like = preset("pocket")
     layers = Choices.uniform(3, "s[heads=2] s[heads=4] f i")
-    space = SearchSpace.of(layers, like)
+    slot = "s[heads=2] | s[heads=4] | f | i"
+    space = tiny(layers=1, unit=[slot] * 3, fields={})
     assert space.size == layers.size == 64
     assert space.mixes
     assert read_space(space.to_dict()) == space
@@ -421,40 +433,9 @@ def test_a_differentiable_searchs_space_is_a_space_of_genomes() -> None:
     assert len({genome.digest for genome in drawn}) == len(patterns)
     for one, other in zip(drawn[:50], drawn[50:100], strict=True):
         for child in (space.mutate(one, rng, 0.3), space.cross(one, other, rng)):
-            space.refuse_foreign(child)
-    ones = SearchSpace.of(Choices.uniform(2, "s[heads=1] f"), like)
+            assert is_of(space, child), child
+    ones = tiny(layers=1, unit=["s[heads=1] | f"] * 2, fields={})
     assert read_space(ones.to_dict()) == ones
-
-
-@pytest.mark.parametrize(
-    ("genome", "problem"),
-    [
-        (Genome({}, (("s[heads=2]", "f[inner=64]"),)), "a genome of space 'tiny' has d_model"),
-        (Genome({"d_model": 64, "div_val": 1}, (("s[heads=2]", "f[inner=64]"),)), "has d_model"),
-        (Genome({"d_model": 96}, (("s[heads=2]", "f[inner=64]"),)), "d_model 96 is not in 64|128"),
-        (Genome({"d_model": 64}, ()), "0 layers are not in 1..2"),
-        (Genome({"d_model": 64}, (("s[heads=2]", "f[inner=64]"),) * 3), "3 layers are not in"),
-        (Genome({"d_model": 64}, (("s[heads=2]",),)), "is not in the space 'tiny'"),
-        (Genome({"d_model": 64}, (("s[heads=8]", "f[inner=64]"),)), "is not in the space"),
-        (Genome({"d_model": 64}, (("s[heads=2.0]", "f[inner=64]"),)), "is not in the space"),
-        (Genome({"d_model": 64}, (("s[ heads=2]", "f[inner=64]"),)), "is not in the space"),
-        (Genome({"d_model": 64}, (("s", "f[inner=64]"),)), "is not in the space"),
-        (Genome({"d_model": 64}, (("f[inner=64]", "s[heads=2]"),)), "is not in the space"),
-        (Genome({"d_model": 64}, (("sf", "f"),)), "is not one block"),
-        (Genome({"d_model": 64}, (("z", "f"),)), "unknown block"),
-    ],
-    ids=range(13),
-)
-def test_a_genome_of_another_space_is_refused(genome: Genome, problem: str) -> None:
-    with pytest.raises((ConfigError, PatternError), match=problem):
-        TINY["plain"].refuse_foreign(genome)
-
-
-def test_layers_that_differ_are_refused_where_all_are_alike() -> None:
-    layers = (("s[heads=2]", "f[inner=64]"), ("s[heads=4]", "f[inner=64]"))
-    genome = Genome({"d_model": 64}, (*layers, layers[0]))
-    with pytest.raises(ConfigError, match="is not in the space"):
-        TINY["alike"].refuse_foreign(genome)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +474,7 @@ def test_any_text_is_a_genome_or_refused(text: str) -> None:
         try:
             genome = Genome.read(form)
             assert Genome.read(genome.text) == genome
-            TINY["plain"].refuse_foreign(genome)
+            TINY["plain"].config(genome)
         except ParformerError:
             pass
 

@@ -96,44 +96,32 @@ class Ranged:
     letter: str
     options: tuple[tuple[str, Range], ...] = ()
 
-    @classmethod
-    def of(cls, spec: BlockSpec) -> Self:
-        """A block that leaves nothing open."""
-        return cls(spec.letter, tuple((n, Range.of(v)) for n, v in spec.options.items()))
+    def fit(self, width: int, ratio: float) -> dict[str, tuple[Value, ...]]:
+        """The values of every option in a model of this width."""
+        return {name: fitting(name, r, width, ratio) for name, r in self.options}
 
     def draw(self, rng: Random, width: int, ratio: float) -> BlockSpec:
-        return BlockSpec(
-            self.letter,
-            {name: rng.choice(fitting(name, r, width, ratio)) for name, r in self.options},
-        )
+        fit = self.fit(width, ratio)
+        return BlockSpec(self.letter, {name: rng.choice(fit[name]) for name in fit})
 
     def least(self, width: int, ratio: float) -> BlockSpec:
         """The lowest value of every option."""
-        options = {name: fitting(name, r, width, ratio)[0] for name, r in self.options}
-        return BlockSpec(self.letter, options)
+        fit = self.fit(width, ratio)
+        return BlockSpec(self.letter, {name: fit[name][0] for name in fit})
 
     def count(self, width: int, ratio: float) -> int:
-        return prod(len(fitting(name, r, width, ratio)) for name, r in self.options)
+        return prod(map(len, self.fit(width, ratio).values()))
 
     def corners(self, width: int, ratio: float) -> Iterator[BlockSpec]:
         """All that differ in more than an inner width, of which only the ends are taken."""
-        names = [name for name, _ in self.options]
-        fit = [fitting(name, r, width, ratio) for name, r in self.options]
-        ends = [(v[0], v[-1]) if n == "inner" else v for n, v in zip(names, fit, strict=True)]
+        fit = self.fit(width, ratio)
+        ends = [(v[0], v[-1]) if name == "inner" else v for name, v in fit.items()]
         for values in product(*ends):
-            yield BlockSpec(self.letter, dict(zip(names, values, strict=True)))
+            yield BlockSpec(self.letter, dict(zip(fit, values, strict=True)))
 
     def has(self, letter: str, options: Mapping[str, object]) -> bool:
         """Whether this is about the same block and the same options, whatever their values."""
         return letter == self.letter and options.keys() == dict(self.options).keys()
-
-    def allows(self, spec: BlockSpec, width: int, ratio: float) -> bool:
-        return self.has(spec.letter, spec.options) and all(
-            # 1, 1.0 and True are equal to Python; here they are three different options
-            spec.options[name] in (fits := fitting(name, r, width, ratio))
-            and type(spec.options[name]) in map(type, fits)
-            for name, r in self.options
-        )
 
     def overlaps(self, other: Ranged) -> bool:
         """Whether both could be the very same block."""

@@ -34,7 +34,7 @@ from parformer.fields import check_names
 from parformer.notation import shown
 from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, Value
 from parformer.records import Json
-from parformer.search.placement.choices import IDENTITY, MAX_CHOICES, Choices
+from parformer.search.placement.choices import IDENTITY, MAX_CHOICES
 from parformer.search.sizes.files import read_space_table
 from parformer.search.sizes.ranges import (
     MOST,
@@ -172,13 +172,6 @@ class SearchSpace:
     def _refuse(self, why: str) -> NoReturn:
         raise ConfigError(f"space {shown(self.name)}: {why}")
 
-    @classmethod
-    def of(cls, space: Choices, like: ModelConfig, name: str = "layers") -> Self:
-        """The choices of blocks that a differentiable search has, for a model of fixed width."""
-        unit = tuple(tuple(map(Ranged.of, choices)) for choices in space.layers)
-        fields = (("d_model", Range.of(like.d_model)),)
-        return cls(name=name, like=like, layers=Range.of(1), unit=unit, fields=fields)
-
     @cached_property
     def widths(self) -> tuple[int, ...]:
         return tuple(int(value) for value in dict(self.fields)["d_model"].values)
@@ -267,25 +260,6 @@ class SearchSpace:
         pattern = pattern.without_identity() if letters else IDENTITY
         return self.like.replaced(pattern=pattern, **genome.fields)
 
-    def refuse_foreign(self, genome: Genome) -> None:
-        """Refuse a genome of another space."""
-        fields = dict(self.fields)
-        if genome.fields.keys() != fields.keys():
-            raise ConfigError(f"a genome of space {self.name!r} has {', '.join(fields)}")
-        for name, value in genome.fields.items():
-            if value not in fields[name].values:
-                raise ConfigError(f"{name} {value} is not in {fields[name].text} of {self.name!r}")
-        if len(genome.layers) not in self.layers.values:
-            raise ConfigError(f"{len(genome.layers)} layers are not in {self.layers.text}")
-        width = genome.fields["d_model"]
-        for layer in genome.layers:
-            fits = len(layer) == len(self.unit) and all(
-                self._allowed(slot, text, width)
-                for slot, text in zip(self.unit, layer, strict=True)
-            )
-            if not fits or (self.alike and layer != genome.layers[0]):
-                raise ConfigError(f"layer {' '.join(layer)!r} is not in the space {self.name!r}")
-
     def within_bounds(self, price: ModelCost) -> bool:
         """Whether a candidate has as many parameters as the space wants."""
         return all(
@@ -331,7 +305,7 @@ class SearchSpace:
             if len(slot) > 1 and rng.random() < chance:
                 spec = rng.choice(slot).draw(rng, fields["d_model"], self.inner_ratio)
             changed = {name for name in spec.options if rng.random() < chance}
-            made.append(self._mended(slot, spec.letter, spec.options, changed, fields, rng))
+            made.append(self._mended(slot, spec, changed, fields, rng))
         return tuple(made)
 
     def _cross_layers(
@@ -343,41 +317,35 @@ class SearchSpace:
     ) -> tuple[str, ...]:
         made = []
         for slot, *texts in zip(self.unit, one, other, strict=True):
-            first, second = map(read_block, texts)
-            both = (first.options, second.options)
-            if first.letter != second.letter or both[0].keys() != both[1].keys():
-                first = rng.choice((first, second))
-                options = first.options
+            first, second = both = tuple(map(read_block, texts))
+            if first.letter != second.letter or first.options.keys() != second.options.keys():
+                child = rng.choice(both)
             else:
-                options = {name: rng.choice(both)[name] for name in first.options}
-            made.append(self._mended(slot, first.letter, options, set(), fields, rng))
+                options = {name: rng.choice(both).options[name] for name in first.options}
+                child = BlockSpec(first.letter, options)
+            made.append(self._mended(slot, child, set(), fields, rng))
         return tuple(made)
 
     def _mended(
         self,
         slot: Slot,
-        letter: str,
-        options: Mapping[str, Value],
+        spec: BlockSpec,
         changed: set[str],
         fields: Mapping[str, int],
         rng: Random,
     ) -> str:
         """The block with some options drawn again, and whatever the width rules out."""
-        alike = [block for block in slot if block.has(letter, options)]
+        options = spec.options
+        alike = [block for block in slot if block.has(spec.letter, options)]
         # of several, the one that these options came from; none if two were mixed
         ranged = next(
             (b for b in alike if all(options[n] in r.values for n, r in b.options)), alike[0]
         )
         mended: dict[str, Value] = {}
-        for name, values in ranged.options:
-            fit = fitting(name, values, fields["d_model"], self.inner_ratio)
+        for name, fit in ranged.fit(fields["d_model"], self.inner_ratio).items():
             keep = name not in changed and options[name] in fit
             mended[name] = options[name] if keep else rng.choice(fit)
-        return str(BlockSpec(letter, mended))
-
-    def _allowed(self, slot: Slot, text: str, width: int) -> bool:
-        spec = read_block(text)
-        return str(spec) == text and any(b.allows(spec, width, self.inner_ratio) for b in slot)
+        return str(BlockSpec(spec.letter, mended))
 
     def ranged_blocks(self) -> Iterator[Ranged]:
         """Every block that may stand somewhere, once."""
