@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from parformer.errors import ConfigError
-from parformer.search.sizes.record import Record
+from parformer.search.sizes.record import Finished
 from parformer.search.sizes.study import join_study, open_study
 from parformer.search.sizes.work import work
 from tests.search.sizes.test_study import (
@@ -276,7 +276,7 @@ def test_values_and_double_tells_on_postgresql(server: Server) -> None:
         first.database.ask("UPDATE parformer_slots SET beat = 0")
         late = claimed(second)
         assert (early.slot, late.slot) == (0, 0)
-        awkward = Record(0, '"ü"', (0.1 + 0.2, 5e-324), "", {"text": "ü\0", "number": 1e-308})
+        awkward = Finished(0, '"ü"', (0.1 + 0.2, 5e-324), "", {"text": "ü\0", "number": 1e-308})
         assert first.tell(early, awkward) == [awkward]
         assert second.tell(late, mine("late")) == []
         assert first.records(2) == second.records(2) == [awkward]

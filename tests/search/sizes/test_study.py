@@ -30,7 +30,7 @@ import pytest
 from parformer.errors import ConfigError, FolderError, MissingExtra, ParformerError
 from parformer.search.sizes import storage as storage_module
 from parformer.search.sizes import study as study_module
-from parformer.search.sizes.record import Outcome, Record
+from parformer.search.sizes.record import Finished, Outcome
 from parformer.search.sizes.storage import read_address
 from parformer.search.sizes.study import Claim, Study, join_study, open_study
 from parformer.search.sizes.work import TRIES, evenly, work
@@ -44,7 +44,7 @@ KINDS = ("memory", "sqlite")
 # A small search
 
 
-def propose(slot: int, records: list[Record]) -> str:
+def propose(slot: int, records: list[Finished]) -> str:
     """A child of one of the best so far; another history gives other children."""
     rng = Random(f"3 {slot}")
     best = sorted((r.values, r.genome) for r in records if r.values is not None)[:3]
@@ -61,16 +61,16 @@ def evaluate(genome: str) -> Outcome:
 
 
 @cache
-def expected(slots: int = SLOTS, generation: int = GENERATION) -> tuple[Record, ...]:
+def expected(slots: int = SLOTS, generation: int = GENERATION) -> tuple[Finished, ...]:
     """What a study must come to, worked out without one."""
-    records: list[Record] = []
+    records: list[Finished] = []
     for first in range(0, slots, generation):
         earlier = list(records)
         for slot in range(first, min(first + generation, slots)):
             genome = propose(slot, earlier)
             values, why, extra = evaluate(genome)
             numbers = None if values is None else tuple(values)
-            records.append(Record(slot, genome, numbers, why, dict(extra)))
+            records.append(Finished(slot, genome, numbers, why, dict(extra)))
     return tuple(records)
 
 
@@ -82,9 +82,9 @@ def opened(storage: str, slots: int = SLOTS, **changes: Any) -> Study:
     return open_study(storage, "it", {**SETTINGS, **changes}, slots=slots)
 
 
-def finish(study: Study, **options: Any) -> list[Record]:
+def finish(study: Study, **options: Any) -> list[Finished]:
     """Work on a study to its end; the records that this brought in."""
-    brought: list[Record] = []
+    brought: list[Finished] = []
     work(study, propose, evaluate, generations=GENERATION, on_record=brought.append, **options)
     return brought
 
@@ -144,7 +144,7 @@ def job(storage: str, diary: Path, **options: Any) -> dict[str, Any]:
 def labour(wish: dict[str, Any]) -> None:
     """A worker's whole life."""
     diary = os.open(wish["diary"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    brought: list[Record] = []
+    brought: list[Finished] = []
 
     def note(kind: str, what: object) -> None:
         os.write(diary, f"{kind} {what}\n".encode())
@@ -154,7 +154,7 @@ def labour(wish: dict[str, Any]) -> None:
         time.sleep(wish.get("seconds", 0.0))
         return evaluate(genome)
 
-    def on_record(record: Record) -> None:
+    def on_record(record: Finished) -> None:
         note("safe", record.slot)
         brought.append(record)
 
@@ -267,7 +267,7 @@ def test_a_study_is_worked_off_and_read_back(kind: str, tmp_path: Path) -> None:
 def test_proposals_know_the_earlier_generations_and_nothing_else(kind: str, tmp_path: Path) -> None:
     seen: dict[int, list[int]] = {}
 
-    def look(slot: int, records: list[Record]) -> str:
+    def look(slot: int, records: list[Finished]) -> str:
         seen[slot] = [record.slot for record in records]
         return str(slot)
 
@@ -307,8 +307,8 @@ def test_what_is_not_finite_cannot_be_evaluated(kind: str, tmp_path: Path) -> No
 
 
 def test_extra_is_what_json_keeps() -> None:
-    made = Record.make(0, "1", ([1], "", {"pair": (1, 2), "by": {3: 4}}))
-    assert made == Record(0, "1", (1.0,), "", {"pair": [1, 2], "by": {"3": 4}})
+    made = Finished.make(0, "1", ([1], "", {"pair": (1, 2), "by": {3: 4}}))
+    assert made == Finished(0, "1", (1.0,), "", {"pair": [1, 2], "by": {"3": 4}})
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
@@ -370,7 +370,7 @@ def test_threads_may_share_a_study(kind: str, tmp_path: Path) -> None:
         time.sleep(0.002)
         return evaluate(genome)
 
-    brought: list[Record] = []
+    brought: list[Finished] = []
     with opened(place(kind, tmp_path)) as study:
         options: dict[str, Any] = {"generations": GENERATION, "on_record": brought.append}
         threads = [
@@ -449,7 +449,7 @@ def test_a_genome_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
         work(study, propose, lambda g: asked.append(g) or evaluate(g), generations=GENERATION)
         given_up, *others = study.records(SLOTS)
     why = f"{TRIES} workers died while they evaluated it"
-    assert given_up == Record(0, propose(0, []), None, why, {})
+    assert given_up == Finished(0, propose(0, []), None, why, {})
     assert others[:2] == list(expected())[1:3]
     assert given_up.genome not in asked
 
@@ -476,8 +476,8 @@ def slots_of(study: Study) -> list[tuple[int, str, int]]:
     ]
 
 
-def mine(text: str, slot: int = 0) -> Record:
-    return Record(slot, text, (1.0, 2.0), "", {"who": text})
+def mine(text: str, slot: int = 0) -> Finished:
+    return Finished(slot, text, (1.0, 2.0), "", {"who": text})
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from parformer.search.limits import excess
 from parformer.search.sizes.evolution import make_sampler
 from parformer.search.sizes.objectives import Candidate, Clock, Pricing, minimised
 from parformer.search.sizes.quality import make_quality
-from parformer.search.sizes.record import Outcome, Record
+from parformer.search.sizes.record import Finished, Outcome
 from parformer.search.sizes.space import Genome
 from parformer.search.sizes.storage import read_address
 from parformer.search.sizes.study import Study, join_study, open_study
@@ -201,7 +201,7 @@ def work_off(
     sampler = make_sampler(wanted.sampler, wanted.space, plan, pricing.allowed)
     book = CandidateBook(limits)
 
-    def propose(slot: int, records: list[Record]) -> str:
+    def propose(slot: int, records: list[Finished]) -> str:
         candidates = book.read(records)
         genome = sampler.propose(slot, candidates).text
         refuse_contradiction(slot, wanted, limits, candidates)
@@ -213,7 +213,7 @@ def work_off(
 
     done = study.finished()
 
-    def tell(record: Record) -> None:
+    def tell(record: Finished) -> None:
         nonlocal done
         done += 1
         generation = plan.generation(min(done, plan.slots - 1))
@@ -230,7 +230,7 @@ class CandidateBook:
         self.limits = limits
         self._known: dict[int, Candidate] = {}
 
-    def read(self, records: Sequence[Record]) -> list[Candidate]:
+    def read(self, records: Sequence[Finished]) -> list[Candidate]:
         for record in records:
             if record.slot not in self._known:
                 over = excess(record.extra, self.limits) if record.values is not None else 0.0

@@ -7,7 +7,6 @@ is read once, when such a study is opened again; Optuna's own reader is `parform
 from __future__ import annotations
 
 import contextlib
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from parformer.errors import ConfigError, FolderError, need
 from parformer.records import Json
-from parformer.search.sizes.record import FORMAT, Record
+from parformer.search.sizes.record import FORMAT, Finished
 from parformer.search.sizes.storage import Address, translated
 from parformer.store.lines import SEAL, Lines, unseal
 
@@ -27,7 +26,7 @@ class Old:
 
     settings: Json
     slots: int
-    records: list[Record]
+    records: list[Finished]
 
 
 def read_old(address: Address, name: str) -> Old | None:
@@ -44,7 +43,7 @@ def read_notebook(path: Path, name: str) -> Old:
     with contextlib.closing(Lines(path, SEAL, unseal)) as lines:
         found = lines.found
     settings: Json = {}
-    records: dict[int, Record] = {}
+    records: dict[int, Finished] = {}
     slots = 0
     try:
         for entry in found:
@@ -55,9 +54,9 @@ def read_notebook(path: Path, name: str) -> Old:
                 )
             settings = entry.get("settings", settings)
             slots = max(slots, entry.get("slots", 0))
-            for record in map(Record.read, entry.get("records", ())):
+            for record in map(Finished.from_dict, entry.get("records", ())):
                 records.setdefault(record.slot, record)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (FolderError, KeyError, TypeError, AttributeError) as error:
         raise FolderError(f"{str(path)!r} is not a study of ours: {error!r}") from None
     return Old(settings, slots, list(records.values()))
 
@@ -71,20 +70,16 @@ def read_optuna(address: Address, name: str) -> Old | None:
         stored = study.user_attrs.get("parformer")
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             return None
-        records: dict[int, Record] = {}
+        records: dict[int, Finished] = {}
         for trial in study.get_trials(states=(optuna.trial.TrialState.COMPLETE,
                                               optuna.trial.TrialState.PRUNED)):  # fmt: skip
-            kept = trial.user_attrs
-            values = None if trial.values is None else tuple(map(float, trial.values))
-            if "slot" in kept and "genome" in kept:
-                record = Record(
-                    kept["slot"], kept["genome"], values, kept.get("why", ""), kept.get("extra", {})
-                )
+            if trial.user_attrs.keys() >= {"slot", "genome"}:
+                record = Finished.from_dict({**trial.user_attrs, "values": trial.values})
                 records.setdefault(record.slot, record)
         return Old(stored["settings"], int(study.user_attrs["slots"]), list(records.values()))
 
 
-def write_optuna(address: Address, name: str, settings: Json, records: Sequence[Record]) -> None:
+def write_optuna(address: Address, name: str, settings: Json, records: Sequence[Finished]) -> None:
     """A new study of Optuna's with these records."""
     if address.kind in ("memory", "notebook"):
         raise ConfigError(f"a study is copied to journal:, sqlite: or postgresql:, not {address}")
@@ -97,17 +92,13 @@ def write_optuna(address: Address, name: str, settings: Json, records: Sequence[
         )
         copy.set_metric_names(objectives)
         copy.set_user_attr("settings", settings)
-        copy.add_trials([trial_of(optuna, record) for record in records])
-
-
-def trial_of(optuna: Any, record: Record) -> Any:
-    state = optuna.trial.TrialState
-    return optuna.trial.create_trial(
-        state=state.PRUNED if record.values is None else state.COMPLETE,
-        values=record.values,
-        user_attrs={"slot": record.slot, "genome": record.genome, "why": record.why}
-        | {"extra": json.loads(json.dumps(record.extra))},
-    )
+        state = optuna.trial.TrialState
+        for record in records:
+            kept = record.to_dict()
+            values = kept.pop("values")
+            how = state.PRUNED if values is None else state.COMPLETE
+            trial = optuna.trial.create_trial(state=how, values=values, user_attrs=kept)
+            copy.add_trial(trial)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from parformer.records import Json
+from parformer.records import Json, Record
 
 FORMAT = "parformer-study-1"
 
@@ -16,7 +16,7 @@ Outcome = tuple[Sequence[float] | None, str, Json]
 
 
 @dataclass(frozen=True)
-class Record:
+class Finished(Record):
     """A finished slot."""
 
     slot: int
@@ -30,7 +30,7 @@ class Record:
     """Further figures, small enough for JSON."""
 
     @classmethod
-    def make(cls, slot: int, genome: str, outcome: Outcome) -> Record:
+    def make(cls, slot: int, genome: str, outcome: Outcome) -> Finished:
         """What will be read back later: values must be finite, and extra is what JSON keeps."""
         values, why, extra = outcome
         numbers = None if values is None else tuple(float(value) + 0.0 for value in values)
@@ -39,8 +39,3 @@ class Record:
                 numbers, why = None, why or f"objective {place + 1} is {number}"
                 break
         return cls(slot, genome, numbers, why, json.loads(json.dumps(extra)))
-
-    @classmethod
-    def read(cls, row: Json) -> Record:
-        values = None if row["values"] is None else tuple(map(float, row["values"]))
-        return cls(int(row["slot"]), row["genome"], values, row["why"], row["extra"])

@@ -11,19 +11,16 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from parformer.config import ModelConfig, preset
 from parformer.errors import ConfigError
 from parformer.events import Preparing
 from parformer.measure.device import Device
 from parformer.measure.readings import Meter, Readings, Step, measure_here
-from parformer.search.sizes.record import Outcome, Record
-from parformer.search.sizes.study import (
-    Study,
-    join_study,
-    open_study,
-    study_names,
-)
+from parformer.records import Record
+from parformer.search.sizes.record import Finished, Outcome
+from parformer.search.sizes.study import Study, join_study, open_study, study_names
 from parformer.search.sizes.work import work
 
 PREFIX = "measuring"
@@ -33,6 +30,14 @@ PAUSE = 0.5
 """Seconds between two looks at the storage."""
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Record):
+    """Which models to measure, and what of them."""
+
+    configs: Mapping[str, ModelConfig]
+    step: Step
 
 
 class RemoteMeter:
@@ -45,13 +50,11 @@ class RemoteMeter:
     def __call__(
         self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
     ) -> Readings:
-        job = {
-            "configs": {name: config.to_dict() for name, config in configs.items()},
-            "step": step.to_dict(),
-        }
+        job = Job(configs=configs, step=step).to_dict()
         digest = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()[:16]
         settings = {"objectives": ["latency"], "job": job}
-        with open_study(self.storage, self.job_name(digest), settings, slots=1) as study:
+        name = f"{self.name}-{PREFIX}-{digest}"
+        with open_study(self.storage, name, settings, slots=1) as study:
             record = self._wait(study)
         if record.values is None:
             raise ConfigError(f"the worker could not measure {', '.join(configs)}: {record.why}")
@@ -65,10 +68,7 @@ class RemoteMeter:
         readings = self({"greeting": preset("pocket", pattern="i")}, step)
         return readings.receipt.device
 
-    def job_name(self, digest: str) -> str:
-        return f"{self.name}-{PREFIX}-{digest}"
-
-    def _wait(self, study: Study) -> Record:
+    def _wait(self, study: Study) -> Finished:
         began = time.monotonic()
         while not (records := study.records(1)):
             if not self._told and time.monotonic() - began >= WAIT:
@@ -117,14 +117,13 @@ def open_jobs(storage: str, name: str, finished: set[str]) -> list[str]:
 
 def serve_job(study: Study, meter: Meter, say: Say, stop: Callable[[], bool]) -> int:
     """Measure one job, unless somebody else does; 1 if it was done here."""
-    job = study.settings["job"]
     done = []
 
     def evaluate(_: str) -> Outcome:
-        configs = {name: ModelConfig.from_dict(value) for name, value in job["configs"].items()}
-        say(f"measuring {', '.join(configs)}")
+        job = Job.from_dict(study.settings["job"])
+        say(f"measuring {', '.join(job.configs)}")
         try:
-            readings = meter(configs, Step.from_dict(job["step"]))
+            readings = meter(job.configs, job.step)
         except ConfigError as error:
             return None, str(error), {}
         done.append(1)

@@ -14,7 +14,6 @@ Every change of a study is one transaction under one lock: all of it is there, o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -30,6 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from parformer.errors import ConfigError, FolderError, MissingExtra, ParformerError, need
 from parformer.store.files import reason, sync
+from parformer.store.lock import Held, lock
 
 KNOWN = "memory, sqlite:PATH or postgresql://USER:PASSWORD@HOST/NAME"
 OLD = ("notebook", "journal")
@@ -164,7 +164,8 @@ class Sqlite(Database):
         super().__init__(address)
         self.path = address.path
         self.shared = address.kind != "memory"
-        self.presence, self.settled = -1, 0.0
+        self.presence, self.settled = contextlib.ExitStack(), 0.0
+        self.present = False
         if self.shared:
             self.refuse_foreign()
         place = str(self.path) if self.shared else ":memory:"
@@ -237,9 +238,9 @@ class Sqlite(Database):
         return Path(f"{self.path}.{worker.rpartition(':')[2]}.alive")
 
     def appear(self) -> None:
-        if self.shared and self.presence < 0:
-            self.presence = os.open(self.alive_file(self.worker), os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self.presence, fcntl.LOCK_EX)
+        if self.shared and not self.present:
+            self.presence.enter_context(lock(self.alive_file(self.worker), leave=False))
+            self.present = True
 
     def is_gone(self, worker: str) -> bool:
         return self.shared and not is_held(self.alive_file(worker))
@@ -261,26 +262,19 @@ class Sqlite(Database):
             self.settled = 0.0
             self.settle()
             self.connection.close()
-            if self.presence >= 0:
-                self.alive_file(self.worker).unlink(missing_ok=True)
-                os.close(self.presence)
-                self.presence = -1
+            self.presence.close()
+            self.present = False
 
 
 def is_held(file: Path) -> bool:
     """Whether a living process has this file locked; if none has, it goes."""
-    try:
-        handle = os.open(file, os.O_RDWR)
-    except OSError:
+    if not file.exists():
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        with lock(file, leave=False) as locked:
+            return not locked
+    except Held:
         return True
-    finally:
-        os.close(handle)
-    file.unlink(missing_ok=True)
-    return False
 
 
 class Postgres(Database):

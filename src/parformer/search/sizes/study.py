@@ -6,8 +6,8 @@ the same records.
 
 >>> study = open_study("memory", "squares", {"objectives": ["square"]}, slots=4)
 >>> claim = study.claim(lambda slot: (0, 4))
->>> study.tell(claim, Record(claim.slot, "genome", (1.0,)))
-[Record(slot=0, genome='genome', values=(1.0,), why='', extra={})]
+>>> study.tell(claim, Finished(claim.slot, "genome", (1.0,)))
+[Finished(slot=0, genome='genome', values=(1.0,), why='', extra={})]
 
 A slot is claimed only when every slot of the generations before it is finished. A worker that
 dies loses its claim to the next one, and a slot has the result that was told first, even if its
@@ -21,14 +21,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Self
 
 from parformer.errors import ConfigError
 from parformer.records import Json
 from parformer.search.sizes.exchange import read_old, write_optuna
-from parformer.search.sizes.record import FORMAT, Record
+from parformer.search.sizes.record import FORMAT, Finished
 from parformer.search.sizes.storage import (
     OLD,
     Address,
@@ -39,6 +39,8 @@ from parformer.search.sizes.storage import (
 )
 from parformer.store.faults import failpoint
 
+HEARTBEAT = 60
+"""Seconds in which a worker is heard of three times."""
 SILENCE = 5 / 3
 """Heartbeats without a word after which a worker is dead; the next look comes a third later."""
 
@@ -66,17 +68,17 @@ class Study:
             "SELECT settings, slots, heartbeat FROM parformer_studies WHERE name = ?", name
         )
         self.settings: Json = json.loads(settings)
-        self.known: dict[int, Record] = {}
+        self.known: dict[int, Finished] = {}
         self.gap = 0
         """The first slot that is not known to be finished."""
         self.over = False
         """Whether the last call of `claim` found all slots finished."""
 
-    def found(self) -> Mapping[int, Record]:
+    def found(self) -> Mapping[int, Finished]:
         """The finished slots as of now."""
         return self.database.patiently(self.look)
 
-    def look(self) -> Mapping[int, Record]:
+    def look(self) -> Mapping[int, Finished]:
         rows = self.database.ask(
             "SELECT slot, record FROM parformer_slots "
             "WHERE study = ? AND slot >= ? AND record IS NOT NULL",
@@ -85,14 +87,14 @@ class Study:
         )
         for slot, record in rows:
             if slot not in self.known:
-                self.known[slot] = Record.read(json.loads(record))
+                self.known[slot] = Finished.from_dict(json.loads(record))
         gap = self.gap
         while gap in self.known:
             gap += 1
         self.gap = gap
         return self.known
 
-    def records(self, below: int) -> list[Record]:
+    def records(self, below: int) -> list[Finished]:
         """The finished slots below this one, in order."""
         found = self.known if self.gap >= below else self.found()
         return [found[slot] for slot in range(below) if slot in found]
@@ -169,18 +171,18 @@ class Study:
             lambda: self.update(claim.slot, "genome = ?", genome, mine=True)
         )  # fmt: skip
 
-    def tell(self, claim: Claim, record: Record) -> list[Record]:
+    def tell(self, claim: Claim, record: Finished) -> list[Finished]:
         """Keep a result, if it is the first; then it is in the list."""
         return self.database.patiently(lambda: self.try_to_tell(claim, record))
 
-    def try_to_tell(self, claim: Claim, record: Record) -> list[Record]:
+    def try_to_tell(self, claim: Claim, record: Finished) -> list[Finished]:
         worker = self.database.worker
         with self.database.change(self.name):
             # whoever was thought dead may still be the first with a result
             self.update(
                 claim.slot,
                 "record = ?, worker = ?, genome = NULL",
-                json.dumps(asdict(record)),
+                json.dumps(record.to_dict()),
                 worker,
             )
             failpoint("study.during-tell")
@@ -205,17 +207,6 @@ class Study:
         with self.database.change(self.name):
             self.free_the_dead()
 
-    def add(self, records: Sequence[Record]) -> None:
-        """Records that were found elsewhere."""
-        for record in records:
-            self.database.ask(
-                "INSERT INTO parformer_slots (study, slot, worker, beat, record) "
-                "VALUES (?, ?, '', 0, ?)",
-                self.name,
-                record.slot,
-                json.dumps(asdict(record)),
-            )
-
     def copy_to_optuna(self, storage: str, name: str) -> None:
         """The same study where Optuna's dashboard can show it: journal:, sqlite:, postgresql:."""
         address = read_address(storage)
@@ -237,7 +228,7 @@ def open_study(
     settings: Json,
     *,
     slots: int,
-    heartbeat: float = 60,
+    heartbeat: float = HEARTBEAT,
     today: Callable[[Json], Json] = lambda stored: stored,
 ) -> Study:
     """Make a study, or go on with the one that is there if its settings are these.
@@ -261,15 +252,7 @@ def open_study(
     with closed_on_error(database), translated(address):
         with database.change(name):
             bring_over(database, address, name)
-            database.ask(
-                "INSERT INTO parformer_studies (name, format, settings, slots, heartbeat) "
-                "VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
-                name,
-                FORMAT,
-                json.dumps(asked),
-                slots,
-                heartbeat,
-            )
+            make_study(database, name, asked, slots, heartbeat)
             failpoint("study.created")
             check_format(database, name)
             study = Study(database, name)
@@ -317,20 +300,34 @@ def bring_over(database: Database, address: Address, name: str) -> None:
     """A study that version 0.1 kept goes on here."""
     if name in names_in(database):
         return
-    if address.kind not in OLD and not database.has_table("studies"):
-        return
-    old = read_old(address, name)
+    kept = address.kind in OLD or database.has_table("studies")
+    old = read_old(address, name) if kept else None
     if old is None:
         return
+    make_study(database, name, old.settings, old.slots)
+    for record in old.records:
+        database.ask(
+            "INSERT INTO parformer_slots (study, slot, worker, beat, record) "
+            "VALUES (?, ?, '', 0, ?)",
+            name,
+            record.slot,
+            json.dumps(record.to_dict()),
+        )
+
+
+def make_study(
+    database: Database, name: str, settings: Json, slots: int, heartbeat: float = HEARTBEAT
+) -> None:
+    """Write a study down, where there is none of this name yet."""
     database.ask(
         "INSERT INTO parformer_studies (name, format, settings, slots, heartbeat) "
-        "VALUES (?, ?, ?, ?, 60)",
+        "VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
         name,
         FORMAT,
-        json.dumps(old.settings),
-        old.slots,
+        json.dumps(settings),
+        slots,
+        heartbeat,
     )
-    Study(database, name).add(old.records)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from threading import Event, Thread
 from typing import Self
 
 from parformer.errors import ParformerError
-from parformer.search.sizes.record import Outcome, Record
+from parformer.search.sizes.record import Finished, Outcome
 from parformer.search.sizes.study import Bounds, Claim, Study
 from parformer.search.sizes.study import open_study as open_study
 from parformer.store.faults import failpoint
@@ -58,12 +58,12 @@ class Heart:
 
 def work(
     study: Study,
-    propose: Callable[[int, list[Record]], str],
+    propose: Callable[[int, list[Finished]], str],
     evaluate: Callable[[str], Outcome],
     *,
     generations: int | Bounds,
     stop: Callable[[], bool] = lambda: False,
-    on_record: Callable[[Record], None] = lambda record: None,
+    on_record: Callable[[Finished], None] = lambda record: None,
 ) -> None:
     """Work on a study until all its slots are finished, or `stop` says so.
 
@@ -101,18 +101,18 @@ def evenly(size: int) -> Bounds:
 def try_slot(
     study: Study,
     claim: Claim,
-    propose: Callable[[int, list[Record]], str],
+    propose: Callable[[int, list[Finished]], str],
     evaluate: Callable[[str], Outcome],
-) -> Record:
+) -> Finished:
     """Propose and evaluate; whoever cannot gives the slot back to the others."""
     try:
         genome = propose(claim.slot, study.records(claim.first))
         if claim.deaths >= TRIES:
             why = f"{claim.deaths} workers died while they evaluated it"
-            return Record.make(claim.slot, genome, (None, why, {}))
+            return Finished.make(claim.slot, genome, (None, why, {}))
         study.note(claim, genome)
         failpoint("study.after-propose")
-        record = Record.make(claim.slot, genome, evaluate(genome))
+        record = Finished.make(claim.slot, genome, evaluate(genome))
         assert record.values is None or len(record.values) == len(study.settings["objectives"])
         return record
     except BaseException:
