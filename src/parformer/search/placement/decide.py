@@ -27,7 +27,7 @@ from parformer.search.placement.prices import (
     measured,
     refuse_unreachable,
 )
-from parformer.search.placement.session import SearchSession, share_out, space_of
+from parformer.search.placement.session import SearchSession, search_of, share_out, space_of
 from parformer.search.placement.target import Target, read_target
 from parformer.search.placement.timetable import Timetable
 from parformer.tasks import find_task
@@ -67,7 +67,6 @@ class Known(Record):
 
 def refuse_impossible(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
     """Find what no search could be made of, before anything is written down."""
-    assert recipe.search is not None
     if workers.shard:
         raise ConfigError("a search cannot be sharded; leave --shard out, each process holds all")
     if recipe.train.compile == "on":
@@ -95,18 +94,15 @@ def decide_search(
     recipe = decide(recipe, tokens, workers, watch.notice)
     prices = find_prices(recipe, workers, watch)
     pace = find_pace(recipe, tokens, workers)
-    assert recipe.search is not None
     if limit:
         timetable = timetable_of(recipe, tokens)
         left = (limit - (time.monotonic() - began)) * (1 - RESERVE)
-        seconds = pace.mean(timetable)
-        steps = max(2, int(left / recipe.search.seeds / seconds))
+        seconds, seeds = pace.mean(timetable), search_of(recipe).seeds
+        steps = max(2, int(left / seeds / seconds))
         steps = int(workers.share(str(steps)))
+        each = f" for each of {seeds} seeds" if seeds > 1 else ""
         watch.notice(
-            f"{steps:,} updates of {1000 * seconds:,.0f} ms for each of {recipe.search.seeds} "
-            f"seeds fit into {limit:,.0f} s."
-            if recipe.search.seeds > 1
-            else f"{steps:,} updates of {1000 * seconds:,.0f} ms fit into {limit:,.0f} s."
+            f"{steps:,} updates of {1000 * seconds:,.0f} ms{each} fit into {limit:,.0f} s."
         )
         changes: dict[str, object] = {"train.steps": steps, "train.time": limit}
         if recipe.train.warmup >= steps:
@@ -122,7 +118,6 @@ def refuse_short(recipe: Recipe, tokens: Tokens) -> None:
     """A search in which the architecture never gets a turn finds nothing."""
     timetable = timetable_of(recipe, tokens)
     if timetable.tuning < timetable.cycle:
-        assert recipe.search is not None
         raise ConfigError(
             f"{timetable.steps:,} updates end before the architecture's first turn: "
             f"{timetable.warmup:,} warm up, and a cycle has {timetable.cycle:,}; take more "
@@ -131,18 +126,16 @@ def refuse_short(recipe: Recipe, tokens: Tokens) -> None:
 
 
 def timetable_of(recipe: Recipe, tokens: Tokens) -> Timetable:
-    assert recipe.search is not None
     epoch = find_task(recipe).batches(share_out(tokens, recipe)[0]).per_epoch
-    return Timetable.of(recipe.train.steps, recipe.search, epoch)
+    return Timetable.of(recipe.train.steps, search_of(recipe), epoch)
 
 
 def without_carried_state(recipe: Recipe, watch: Watch) -> Recipe:
     """Drawn paths leave gaps in what only a running block remembers: then nothing is carried."""
-    assert recipe.search is not None
     choices = {spec for layer in space_of(recipe).layers for spec in layer}
     runs = sorted(spec.letter for spec in choices if find_block(spec).state_needs_run)
     carries = training_shape(recipe).mem_len > 0 and recipe.train.order != "windows"
-    if recipe.search.mode != "sampled" or not runs or not carries:
+    if search_of(recipe).mode != "sampled" or not runs or not carries:
         return recipe
     watch.notice(
         f"Sampled: {' '.join(runs)} must run to remember, and not every block runs in every "
@@ -181,13 +174,12 @@ def shared_prices(recipe: Recipe, space: Choices, workers: Workers, watch: Watch
 
 
 def target_of(recipe: Recipe) -> Target | None:
-    assert recipe.search is not None
-    return read_target(recipe.search.penalty, recipe.search.limit)
+    search = search_of(recipe)
+    return read_target(search.penalty, search.limit)
 
 
 def find_pace(recipe: Recipe, tokens: Tokens, workers: Workers) -> Pace:
     """Time updates of the supernet and of the interleaved model in turn, then forget both."""
-    assert recipe.search is not None
     turns = recipe.replaced(
         {"search.cycle": 2, "search.warmup": 0.0, "search.guard": 0.0, "train.warmup": 1}
     )

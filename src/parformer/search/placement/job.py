@@ -35,7 +35,7 @@ from parformer.search.placement.journal import SearchJournal, SeedRun
 from parformer.search.placement.prices import Prices
 from parformer.search.placement.request import PlacementRequest
 from parformer.search.placement.result import PlacementResult
-from parformer.search.placement.session import SearchSession, space_of
+from parformer.search.placement.session import SearchSession, search_of, space_of
 from parformer.search.placement.summarise import retrained, rivals, summarise
 from parformer.store import folder
 from parformer.store.files import replace_file
@@ -192,18 +192,17 @@ def search_seeds(
     watch: Watch,
 ) -> list[SeedRun] | Searched:
     """Every seed's search, one after the other; or where they were stopped."""
-    assert recipe.search is not None
-    target = target_of(recipe)
+    seeds, target = search_of(recipe).seeds, target_of(recipe)
 
     def make_session(*inputs: Any, **options: Any) -> SearchSession:
         return SearchSession(*inputs, **options, prices=prices, target=target)
 
     runs = []
     known = entropy(prepared.splits["train"].tokens, recipe.model.vocab_size)
-    for number in range(recipe.search.seeds):
+    for number in range(seeds):
         seed = recipe.train.seed + number
-        if recipe.search.seeds > 1:
-            watch.notice(f"Seed {seed}, {number + 1} of {recipe.search.seeds}")
+        if seeds > 1:
+            watch.notice(f"Seed {seed}, {number + 1} of {seeds}")
         for slower in range(MOST_SLOWER + 1):
             rate = recipe.train.learning_rate / SLOWER**slower
             own = recipe.replaced({"train.seed": seed, "train.learning_rate": rate})

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens, number_for
 from parformer.errors import CorpusError, FolderError
-from parformer.recipe import Recipe
+from parformer.recipe import Recipe, SearchConfig
 from parformer.search.placement.architecture import (
     best_picks,
     expected_cost,
@@ -91,8 +91,7 @@ class SearchSession(Session):
         prices: Prices | None = None,
         target: Target | None = None,
     ) -> None:
-        assert recipe.search is not None
-        self.search, self.prices, self.target = recipe.search, prices, target
+        self.search, self.prices, self.target = search_of(recipe), prices, target
         self.space = space_of(recipe)
         own, others = share_out(tokens, recipe)
         self.architecture = Architecture(self.space).to(workers.device)
@@ -217,7 +216,11 @@ class SearchSession(Session):
         norm = self.architecture.numbers_lc.grad.norm()
         if bool(torch.isfinite(loss) & torch.isfinite(norm)):
             self.adam.step()
-            self._steer()
+            if self.target is not None and self.target.limit is not None:
+                now = self.relative_cost()
+                assert now is not None
+                rate = self.search.steering
+                self.steered = steer(self.steered, float(now.detach()), self.target.limit, rate)
             self._notice_change(step + 1)
         self.adam.zero_grad()
         return loss, norm
@@ -231,14 +234,6 @@ class SearchSession(Session):
         done = (step - self.timetable.warmup) / max(1, self.timetable.tuning)
         ramp = self.search.ramp
         return self.target.penalty * (min(1.0, max(0.0, done) / ramp) if ramp else 1.0)
-
-    def _steer(self) -> None:
-        """Raise the penalty while the limit is not met, lower it while there is room."""
-        cost = self.relative_cost()
-        if cost is None or self.target is None or self.target.limit is None:
-            return
-        now = float(cost.detach())
-        self.steered = steer(self.steered, now, self.target.limit, self.search.steering)
 
     def _notice_change(self, ended: int) -> None:
         picks = self.decode()
@@ -355,23 +350,26 @@ def likeliest(
     return best_picks(log_probabilities, prices.choices, prices.room(target.limit))
 
 
+def search_of(recipe: Recipe) -> SearchConfig:
+    assert recipe.search is not None, "a recipe of a training"
+    return recipe.search
+
+
 def space_of(recipe: Recipe) -> Choices:
-    assert recipe.search is not None
-    layers = recipe.search.layers or len(recipe.model.pattern)
-    return Choices.uniform(layers, recipe.search.choices)
+    search = search_of(recipe)
+    return Choices.uniform(search.layers or len(recipe.model.pattern), search.choices)
 
 
 def share_out(tokens: Tokens, recipe: Recipe) -> tuple[Tokens, Tokens]:
     """The weights' part of the text and the architecture's, each from all over it."""
-    assert recipe.search is not None
-    each = len(tokens) // PLACES
+    each, share = len(tokens) // PLACES, search_of(recipe).share
     needed = recipe.train.batch * (train_length(recipe) + 1)
-    cut = own_part(each, recipe.search.share)
+    cut = own_part(each, share)
     if PLACES * min(cut, each - cut) < needed:
-        whole = shortest(needed, recipe.search.share)
+        whole = shortest(needed, share)
         raise CorpusError(
             f"the train split has {len(tokens):,} tokens, but a search with {recipe.train.batch} "
-            f"texts of {train_length(recipe)} needs {whole:,}: {recipe.search.share:.0%} of them "
+            f"texts of {train_length(recipe)} needs {whole:,}: {share:.0%} of them "
             "are the architecture's; give a longer text, or lower train.batch or train.tgt_len"
         )
     rows = np.asarray(tokens[: PLACES * each]).reshape(PLACES, each)

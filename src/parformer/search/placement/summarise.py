@@ -31,7 +31,7 @@ from parformer.search.placement.result import (
     Score,
     Table,
 )
-from parformer.search.placement.session import decode, likeliest, space_of
+from parformer.search.placement.session import decode, likeliest, search_of, space_of
 from parformer.search.placement.timetable import Timetable
 
 SANDWICH = 6 / 32
@@ -61,8 +61,7 @@ def summarise(
     counted: References | None = None,
 ) -> PlacementResult:
     """What search.json says."""
-    assert recipe.search is not None
-    space, target = space_of(recipe), target_of(recipe)
+    search, space = search_of(recipe), space_of(recipe)
     prices, pace = known.prices, known.pace
     mean = average([run.probabilities for run in runs])
     picks, kept = decided(recipe, runs, mean, prices)
@@ -74,7 +73,7 @@ def summarise(
         corpus=recipe.data.corpus,
         layers=len(space.layers),
         choices=tuple(str(choice) for choice in space.layers[0]),
-        mode=recipe.search.mode,
+        mode=search.mode,
         steps=timetable.steps,
         warmup_steps=timetable.warmup,
         probabilities=mean,
@@ -84,10 +83,10 @@ def summarise(
         references=counted,
         warnings=(
             *nothing_learned(runs, counted),
-            *guard_words(kept, recipe.search.guard),
+            *guard_words(kept, search.guard),
             *warnings(runs, prices, recipe),
         ),
-        target=target,
+        target=target_of(recipe),
         price=None
         if prices is None
         else Price(metric=prices.metric, found=prices.total(picks), expected=expected_cost(runs)),
@@ -109,8 +108,7 @@ def decided(
     recipe: Recipe, runs: Sequence[SeedRun], mean: Table, prices: Prices | None
 ) -> tuple[list[int], dict[int, str]]:
     """The choice of every layer, and the kinds of block that the removal test kept."""
-    assert recipe.search is not None
-    space, target, guard = space_of(recipe), target_of(recipe), recipe.search.guard
+    space, target, guard = space_of(recipe), target_of(recipe), search_of(recipe).guard
     logs = [[math.log(max(value, 1e-300)) for value in row] for row in mean]
     asked = [run.removal for run in runs if run.removal is not None]
     removal = average(asked) if len(asked) == len(runs) else None
