@@ -27,6 +27,7 @@ from parformer.search.sizes.evolution import (
     select,
 )
 from parformer.search.sizes.space import Genome, SearchSpace, read_space
+from tests.search.sizes.written import is_of
 
 Score = Callable[[Genome], tuple[tuple[float, ...] | None, float]]
 """What a candidate's values are, and by how much it breaks limits."""
@@ -190,7 +191,7 @@ def test_nothing_is_proposed_twice_and_everything_is_of_the_space(name: str) -> 
     assert len({one.genome.digest for one in scored}) == PLAN.slots
     assert scored[0].genome == SPACE.smallest()
     for one in scored:
-        SPACE.refuse_foreign(one.genome)
+        assert is_of(SPACE, one.genome)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

@@ -23,6 +23,7 @@ from parformer.pattern import Pattern
 from parformer.search.placement.choices import Choices
 from parformer.search.sizes.files import space_names
 from parformer.search.sizes.space import Genome, SearchSpace, read_space
+from tests.search.sizes.written import blocks_of, is_of
 
 NAMES = space_names()
 
@@ -52,49 +53,6 @@ TINY = {
     "one": tiny(unit=["s"], layers=1, fields={}),
 }
 EVERY = {**{name: read_space(name) for name in NAMES}, **TINY}
-
-
-@cache
-def blocks_of(slot: str, width: int, ratio: float) -> list[str]:
-    """All blocks that a slot's text stands for, for spaces of this file alone."""
-    found = []
-    for choice in slot.split(" | "):
-        letter, _, rest = choice.rstrip("]").partition("[")
-        names, lists = [], []
-        for option in filter(None, rest.split(",")):
-            name, _, text = option.partition("=")
-            if ".." in text:
-                low, _, high = text.partition("..")
-                high, _, step = high.partition("/")
-                values = [*map(str, range(int(low), int(high) + 1, int(step or 1)))]
-            else:
-                values = text.split("|")
-            if name == "inner":
-                values = [value for value in values if int(value) >= ratio * width]
-            names.append(name)
-            lists.append(values)
-        for values in product(*lists):
-            pairs = zip(names, values, strict=True)
-            options = ",".join(f"{n}={v}" if v else n for n, v in pairs)
-            found.append(f"{letter}[{options}]" if options else letter)
-    return found
-
-
-def is_of(space: SearchSpace, genome: Genome) -> bool:
-    """Whether a genome is one of a space's, by the text that the space is written as."""
-    fields, values = dict(space.fields), genome.fields
-    if values.keys() != fields.keys() or len(genome.layers) not in space.layers.values:
-        return False
-    width, unit = values["d_model"], space.to_dict()["unit"]
-    slots = [blocks_of(slot, width, space.inner_ratio) for slot in unit]
-    return (
-        all(values[name] in fields[name].values for name in fields)
-        and (not space.alike or len(set(genome.layers)) == 1)
-        and all(
-            all(text in slot for text, slot in zip(layer, slots, strict=True))
-            for layer in genome.layers
-        )
-    )
 
 
 @cache
