@@ -29,8 +29,7 @@ from parformer.report.pareto_rows import (
 )
 from parformer.report.pareto_savings import savings_parts, savings_words
 from parformer.report.words import NAMES, amount, counted, listed, long_time, span
-from parformer.search.limits import in_words
-from parformer.search.sizes.objectives import CLOCKED
+from parformer.search.limits import CLOCKED, in_words
 from parformer.search.sizes.result import Member, SizesResult
 
 SIZES = ("layers", "width", "heads", "inner")

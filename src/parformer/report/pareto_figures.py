@@ -33,8 +33,7 @@ from parformer.report.pareto_rows import (
     sizes,
 )
 from parformer.report.words import NAMES, counted, listed, unit_of
-from parformer.search.limits import METRICS, in_words
-from parformer.search.sizes.objectives import CLOCKED
+from parformer.search.limits import CLOCKED, METRICS, in_words
 from parformer.search.sizes.result import Member, SizesResult
 
 SCALE = [[0, "#15aabf"], [0.35, "#4c6ef5"], [0.7, "#be4bdb"], [1, "#f76707"]]

@@ -21,6 +21,8 @@ from parformer.records import Record
 METRICS = ("latency", "memory", "flops", "parameters", "state")
 """What can be limited: seconds of a step, bytes at its worst moment, FLOPs of a step, parameters,
 and bytes of state with memory full."""
+CLOCKED = ("latency", "memory")
+"""What only a clock knows, or a profile of the device."""
 
 COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 BYTES = {"B": 1.0} | {f"{unit}B": size for unit, size in COUNTS.items() if unit}

@@ -23,8 +23,8 @@ from parformer.search.front import front
 from parformer.search.limits import read_limits
 from parformer.search.sizes.engine import Ended, join_search, profile_words, search_front
 from parformer.search.sizes.evolution import Plan
+from parformer.search.sizes.objectives import Grading
 from parformer.search.sizes.picking import absolute_limits, best_within, recipe_of
-from parformer.search.sizes.quality import Grading
 from parformer.search.sizes.result import Measured, Member, Predicted, SizesResult
 from parformer.search.sizes.space import Genome, read_space
 from parformer.search.sizes.study import join_study, open_study

@@ -24,8 +24,7 @@ from parformer.measure.readings import Meter, Readings, Step, measure_here
 from parformer.measure.remembered import Remembered
 from parformer.search.limits import excess
 from parformer.search.sizes.evolution import make_sampler
-from parformer.search.sizes.objectives import Candidate, Clock, Pricing, minimised
-from parformer.search.sizes.quality import make_quality
+from parformer.search.sizes.objectives import Candidate, Clock, Pricing, make_quality, minimised
 from parformer.search.sizes.record import Finished, Outcome
 from parformer.search.sizes.space import Genome
 from parformer.search.sizes.storage import read_address

@@ -86,8 +86,7 @@ class SizesRequest:
         """The same with everything read."""
         from parformer.measure.readings import Step
         from parformer.search.sizes.evolution import Plan
-        from parformer.search.sizes.objectives import read_objectives
-        from parformer.search.sizes.quality import Grading
+        from parformer.search.sizes.objectives import Grading, read_objectives
         from parformer.search.sizes.space import read_space
         from parformer.search.sizes.wanted import Wanted
 

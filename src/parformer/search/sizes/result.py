@@ -15,9 +15,9 @@ from parformer.measure.prediction import Accuracy, Spread
 from parformer.measure.readings import Step
 from parformer.pattern import Pattern
 from parformer.records import Record, Result
+from parformer.search.limits import CLOCKED
 from parformer.search.machine import Machine
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.objectives import CLOCKED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,10 +27,10 @@ from parformer.measure.readings import Meter, Series, in_batches, measure_here
 from parformer.measure.remembered import Remembered
 from parformer.pattern import Pattern
 from parformer.search.front import front, hypervolume, thin
+from parformer.search.limits import CLOCKED
 from parformer.search.machine import Machine
 from parformer.search.sizes.engine import MEASURED, Ended
-from parformer.search.sizes.objectives import CLOCKED, Candidate, count, countable
-from parformer.search.sizes.quality import make_quality
+from parformer.search.sizes.objectives import Candidate, count, countable, make_quality
 from parformer.search.sizes.result import (
     Errors,
     Hypervolume,

@@ -16,10 +16,9 @@ from parformer.errors import ConfigError, ParformerError
 from parformer.measure.profile import BlockRange, Profile, Sizes
 from parformer.measure.readings import Meter, Step
 from parformer.records import Json, Record
-from parformer.search.limits import Limit, as_option, in_words
+from parformer.search.limits import CLOCKED, Limit, as_option, in_words
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.objectives import CLOCKED, Candidate, Figures, count, countable
-from parformer.search.sizes.quality import Grading
+from parformer.search.sizes.objectives import Candidate, Figures, Grading, count, countable
 from parformer.search.sizes.space import SearchSpace
 
 WHOLE = 24
