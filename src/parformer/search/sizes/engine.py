@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from parformer.config import ModelConfig
@@ -20,7 +21,7 @@ from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.events import Watch
 from parformer.measure.device import Device
 from parformer.measure.profile import Profile, profile_device
-from parformer.measure.readings import Meter, Readings, Step, measure_here
+from parformer.measure.readings import Meter, Reading, Step, measure_here
 from parformer.measure.remembered import Remembered
 from parformer.search.limits import excess
 from parformer.search.sizes.evolution import make_sampler
@@ -59,26 +60,23 @@ class Ended:
     candidates: Sequence[Candidate]
     profile: Profile | None
     seconds: Mapping[str, float]
-    finished: bool
 
 
 class MeasuringClock:
     """A clock that builds every model and measures it."""
 
     def __init__(self, meter: Meter, step: Step) -> None:
-        self.meter, self.step = meter, step
-        self._last: tuple[ModelConfig, Readings] | None = None
+        @lru_cache(maxsize=1)
+        def read(config: ModelConfig) -> Reading:
+            return meter({"candidate": config}, step)["candidate"]
 
-    def read(self, config: ModelConfig) -> Readings:
-        if self._last is None or self._last[0] != config:
-            self._last = config, self.meter({"candidate": config}, self.step)
-        return self._last[1]
+        self.read = read
 
     def latency(self, config: ModelConfig) -> float:
-        return self.read(config)["candidate"].median
+        return self.read(config).median
 
     def peak_bytes(self, config: ModelConfig) -> int:
-        return self.read(config)["candidate"].peak_bytes
+        return self.read(config).peak_bytes
 
 
 def search_front(
@@ -198,10 +196,11 @@ def work_off(
     plan, quality = wanted.plan, make_quality(wanted.grading, wanted.space.like)
     pricing = Pricing(wanted.space, wanted.step, quality, clock)
     sampler = make_sampler(wanted.sampler, wanted.space, plan, pricing.allowed)
-    book = CandidateBook(limits)
+    known: dict[int, Candidate] = {}
 
     def propose(slot: int, records: list[Finished]) -> str:
-        candidates = book.read(records)
+        known.update((r.slot, candidate_of(r, limits)) for r in records if r.slot not in known)
+        candidates = [known[record.slot] for record in records]
         genome = sampler.propose(slot, candidates).text
         refuse_contradiction(slot, wanted, limits, candidates)
         return genome
@@ -222,21 +221,10 @@ def work_off(
     work(study, propose, evaluate, generations=plan.bounds, stop=stop, on_record=tell)
 
 
-class CandidateBook:
-    """Records as samplers want them, each read once."""
-
-    def __init__(self, limits: Mapping[str, float]) -> None:
-        self.limits = limits
-        self._known: dict[int, Candidate] = {}
-
-    def read(self, records: Sequence[Finished]) -> list[Candidate]:
-        for record in records:
-            if record.slot not in self._known:
-                over = excess(record.extra, self.limits) if record.values is not None else 0.0
-                self._known[record.slot] = Candidate(
-                    Genome.read(record.genome), record.values, over, record.extra
-                )
-        return [self._known[record.slot] for record in records]
+def candidate_of(record: Finished, limits: Mapping[str, float]) -> Candidate:
+    """A record as samplers want it."""
+    over = excess(record.extra, limits) if record.values is not None else 0.0
+    return Candidate(Genome.read(record.genome), record.values, over, record.extra)
 
 
 def refuse_contradiction(
@@ -258,9 +246,8 @@ def ending(
     profile: Profile | None,
     seconds: Mapping[str, float],
 ) -> Ended:
-    candidates = CandidateBook(limits).read(study.records(wanted.plan.slots))
-    finished = len(candidates) == wanted.plan.slots
-    return Ended(wanted, limits, candidates, profile, seconds, finished)
+    candidates = [candidate_of(record, limits) for record in study.records(wanted.plan.slots)]
+    return Ended(wanted, limits, candidates, profile, seconds)
 
 
 def clock_of(wanted: Wanted, profile: Profile | None, meter: Meter) -> Clock | None:

@@ -217,7 +217,3 @@ class SizesResult(Result):
     def costs(self) -> tuple[str, ...]:
         """The objectives that a search makes small."""
         return tuple(name for name in self.objectives if name != "quality")
-
-    def member(self, name: str) -> Member | None:
-        """The model of the front with this name."""
-        return next((one for one in self.front if one.name == name), None)
