@@ -19,8 +19,8 @@ EVIL = "<img src=x>"
 
 def test_names_are_escaped_wherever_they_are_drawn() -> None:
     drawn = [
-        scatter([1], [2], name=EVIL),
-        lines([1], [2], name=EVIL),
+        scatter([(1, 2)], name=EVIL),
+        lines([(1, 2)], name=EVIL),
         bars(["a"], [1.0], name=EVIL, colour="red", hover=""),
         *heat_map([[0.5, 0.5]], [EVIL, "f"], [1], ""),
         *reference_marks({EVIL: 1.0})[1],
@@ -29,10 +29,10 @@ def test_names_are_escaped_wherever_they_are_drawn() -> None:
 
 
 def test_points_answer_to_a_pointer_only_where_there_is_something_to_say() -> None:
-    assert scatter([1], [2])["hoverinfo"] == "skip"
-    assert scatter([1], [2], hover=["x"])["hovertext"] == ["x"]
-    assert lines([1], [2])["hoverinfo"] == "skip"
-    assert lines([1], [2], hover="%{y}")["hovertemplate"] == "%{y}<extra></extra>"
+    assert scatter([(1, 2)])["hoverinfo"] == "skip"
+    assert scatter([(1, 2)], hover=["x"])["hovertext"] == ["x"]
+    assert lines([(1, 2)])["hoverinfo"] == "skip"
+    assert lines([(1, 2)], hover="%{y}")["hovertemplate"] == "%{y}<extra></extra>"
 
 
 def test_a_line_joins_what_nothing_beats() -> None:

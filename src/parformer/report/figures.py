@@ -6,18 +6,29 @@ writes hover texts escapes what came from outside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypedDict
 
 from parformer.search.limits import in_words
 
-Trace: TypeAlias = dict[str, Any]
+Value: TypeAlias = "str | float | Sequence[Value] | Mapping[str, Value] | None"
+"""Whatever JSON can say."""
+
+Trace: TypeAlias = dict[str, Value]
 """A trace, an axis, a shape or a layout of plotly's, as plain data."""
 
-Plot: TypeAlias = Trace
-"""A whole figure: `data`, a list of traces, and `layout`."""
+Points: TypeAlias = Iterable[tuple[Value, Value]]
+"""Where things stand, across and upwards."""
+
+
+class Plot(TypedDict):
+    """A whole figure."""
+
+    data: list[Trace]
+    layout: Trace
+
 
 ACCENT = "#7c5cff"
 GREY = "#868e96"
@@ -30,9 +41,9 @@ TITLE = 26
 """Pixels above each of several stacked figures, for its name."""
 
 
-def plot(data: list[Trace], *, height: int, **layout: Any) -> Plot:
+def plot(data: list[Trace], *, height: int, **layout: Value) -> Plot:
     """A figure in the page's manner; its colours of text and grid come when it is drawn."""
-    shared = {
+    shared: Trace = {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": 8, "b": 44},
         "paper_bgcolor": "rgba(0,0,0,0)",
@@ -46,9 +57,11 @@ def plot(data: list[Trace], *, height: int, **layout: Any) -> Plot:
     return {"data": data, "layout": shared | layout}
 
 
-def axis(title: str = "", **more: Any) -> Trace:
+def axis(title: str = "", *, standoff: int | None = None, **more: Value) -> Trace:
     """An axis that stays put under a finger, so that a page of figures scrolls on a phone."""
-    words = {"text": title, "font": {"size": 13}}
+    words: Trace = {"text": title, "font": {"size": 13}}
+    if standoff is not None:
+        words["standoff"] = standoff
     return {"title": words, "fixedrange": True, "automargin": True, "tickangle": 0, **more}
 
 
@@ -64,42 +77,54 @@ def room_around(values: Sequence[float]) -> tuple[float, float]:
     return 0.0 if 0 <= low < 0.4 * high else low - room, high + room
 
 
+def short(value: float) -> float:
+    """Enough digits for a dot."""
+    return float(f"{value:.4g}")
+
+
 def scatter(
-    x: Sequence[Any],
-    y: Sequence[Any],
+    points: Points,
     *,
     name: str = "",
-    colour: Any = ACCENT,
-    size: Any = 8,
-    symbol: Any = "circle",
+    colour: Value = ACCENT,
+    size: Value = 8,
+    symbol: Value = "circle",
+    marker: Mapping[str, Value] | None = None,
     hover: Sequence[str] | str | None = None,
-    **more: Any,
+    **more: Value,
 ) -> Trace:
     """Points; without hover texts they do not answer to a pointer."""
-    trace: Trace = {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y)}
-    trace |= {"name": escape(name)} if name else {}
-    trace["marker"] = {"size": size, "color": colour, "symbol": symbol}
-    return _hovered(trace, hover) | more
+    trace = _trace("markers", points, name)
+    trace["marker"] = {"size": size, "color": colour, "symbol": symbol, **(marker or {})}
+    if hover is None:
+        return trace | {"hoverinfo": "skip"} | more
+    texts = hover if isinstance(hover, str) else list(hover)
+    return trace | {"hovertext": texts, "hoverinfo": "text"} | more
 
 
 def lines(
-    x: Sequence[Any],
-    y: Sequence[Any],
+    points: Points,
     *,
     name: str = "",
     colour: str = ACCENT,
     width: float = 2,
     dash: str = "solid",
     hover: str | None = None,
-    **more: Any,
+    **more: Value,
 ) -> Trace:
     """A line; its hover text is a template with %{x} and %{y}."""
-    trace: Trace = {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y)}
-    trace |= {"name": escape(name)} if name else {}
+    trace = _trace("lines", points, name)
     trace["line"] = {"color": colour, "width": width, "dash": dash}
     if hover is None:
         return trace | {"hoverinfo": "skip"} | more
     return trace | {"hovertemplate": f"{hover}<extra></extra>"} | more
+
+
+def _trace(mode: str, points: Points, name: str) -> Trace:
+    places = list(points)
+    trace: Trace = {"type": "scatter", "mode": mode}
+    trace |= {"x": [x for x, _ in places], "y": [y for _, y in places]}
+    return trace | ({"name": escape(name)} if name else {})
 
 
 def bars(
@@ -135,14 +160,14 @@ def heat_map(
     rows = [list(row) for row in zip(*columns, strict=True)]
     heat: Trace = {"type": "heatmap", "x": x, "y": y, "z": rows, "xgap": gap, "ygap": 2}
     heat |= {"yaxis": place, "coloraxis": "coloraxis", "hovertemplate": f"{hover}<extra></extra>"}
-    dots = scatter(x, [y[pick] for pick in picks], colour="#ffffff", size=size, yaxis=place)
-    dots["marker"]["line"] = {"color": "#1f2328", "width": size / 6}
-    return [heat, dots]
+    edge: Trace = {"line": {"color": "#1f2328", "width": size / 6}}
+    chosen = zip(x, (y[pick] for pick in picks), strict=True)
+    return [heat, scatter(chosen, colour="#ffffff", size=size, marker=edge, yaxis=place)]
 
 
-def shares_scale(**more: Any) -> Trace:
+def shares_scale(**more: Value) -> Trace:
     """The colours of a heat map; see-through at nought, so right on white and on black."""
-    scale = [[0, "rgba(124, 92, 255, 0.05)"], [1, "rgba(124, 92, 255, 1)"]]
+    scale: list[Value] = [[0, "rgba(124, 92, 255, 0.05)"], [1, "rgba(124, 92, 255, 1)"]]
     return {"cmin": 0, "cmax": 1, "colorscale": scale, **more}
 
 
@@ -182,15 +207,21 @@ def reference_marks(heights: Mapping[str, float]) -> tuple[list[Trace], list[Tra
     return [line | {"y0": y, "y1": y} for y in heights.values()], names
 
 
-def unbeaten(points: Sequence[tuple[float, float]], **more: Any) -> Trace:
+def unbeaten(points: Sequence[tuple[float, float]], colour: str = ACCENT, **more: Value) -> Trace:
     """A thin line through the points that no other one beats: further left and higher is better."""
     front: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda at: (at[0], -at[1])):
         if not front or y > front[-1][1]:
             front.append((x, y))
-    return lines(
-        [x for x, _ in front], [y for _, y in front], width=1.5, opacity=0.55, showlegend=False
-    ) | more  # fmt: skip
+    return lines(front, colour=colour, width=1.5, opacity=0.55, showlegend=False) | more
+
+
+def band(across: str, low: float, high: float) -> Trace:
+    """A faint stripe behind a figure, from one place to another of the axis that it lies across."""
+    along = "y" if across == "x" else "x"
+    stripe: Trace = {"type": "rect", f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1}
+    stripe |= {f"{across}ref": across, f"{across}0": low, f"{across}1": high}
+    return stripe | {"fillcolor": FAINT, "line": {"width": 0}, "layer": "below"}
 
 
 def stacked(heights: Sequence[int]) -> tuple[list[list[float]], int]:
@@ -202,20 +233,12 @@ def stacked(heights: Sequence[int]) -> tuple[list[list[float]], int]:
 
 def titles(words: Sequence[str], spans: Sequence[Sequence[float]]) -> list[Trace]:
     """The names of stacked figures, above each of them."""
-    place = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom"}
-    return [
-        {"text": escape(text), "y": span[1], "showarrow": False, **place}
-        for text, span in zip(words, spans, strict=True)
-    ]
+    place: Trace = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left"}
+    place |= {"yanchor": "bottom", "showarrow": False}
+    pairs = zip(words, spans, strict=True)
+    return [place | {"text": escape(text), "y": span[1]} for text, span in pairs]
 
 
 def nth(name: str, number: int) -> str:
     """An axis among several: y, y2, y3."""
     return name if number == 1 else f"{name}{number}"
-
-
-def _hovered(trace: Trace, hover: Sequence[str] | str | None) -> Trace:
-    if hover is None:
-        return trace | {"hoverinfo": "skip"}
-    texts = hover if isinstance(hover, str) else list(hover)
-    return trace | {"hovertext": texts, "hoverinfo": "text"}

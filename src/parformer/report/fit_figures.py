@@ -11,9 +11,9 @@ from html import escape
 from parformer.fitting.phases import Curve
 from parformer.fitting.result import FitResult, ModelFacts
 from parformer.report.figures import (
-    FAINT,
     Trace,
     axis,
+    band,
     error_bars,
     limit_line,
     lines,
@@ -63,19 +63,19 @@ def answer(found: FitResult) -> Part | None:
     ends = room_around([x / size for x in wide + [limit] * (limit is not None) if x is not None])
     gaps = [gap for model in shown if (gap := distance_of(found, model))]
     tall = [100 * end for gap in gaps for end in (gap.ends or (gap.share,))] + [-margin, margin]
-    band: Trace = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
-    band |= {"y0": -margin, "y1": margin, "fillcolor": FAINT, "line": {"width": 0}}
     words: Trace = {"xref": "paper", "x": 0.99, "xanchor": "right", "showarrow": False}
     words |= {"text": f"at par: within {percent(found.asked.margin)}", "font": {"size": 12}}
-    height = axis("loss against the baseline’s", range=room_around(tall), ticksuffix="%")
-    height["title"]["standoff"] = 14  # ticks with a suffix take more room than is left for them
+    # ticks with a suffix take more room than is left for them
+    height = axis(
+        "loss against the baseline’s", standoff=14, range=room_around(tall), ticksuffix="%"
+    )
     line, sign = limit_line("latency", limit, size)
     drawn = plot(
         [_point(found, m, 100 * heights[m.name], size, sum(ends) / 2) for m in shown],
         height=480,
         xaxis=axis(f"latency of a step, {unit}", range=ends),
         yaxis=height,
-        shapes=[band, *line],
+        shapes=[band("y", -margin, margin), *line],
         annotations=[words | {"y": -margin, "yanchor": "bottom"}, *sign],
     )
     return Part(drawn, _answer_words(found, shown))
@@ -92,23 +92,21 @@ def _point(found: FitResult, model: ModelFacts, y: float, size: float, middle: f
     """One trained model; the chosen one is large, one that breaks a limit hollow."""
     took, gap, chosen = model.latency, distance_of(found, model), model is found.choice
     assert took is not None
-    x, colour, label = took.seconds / size, colours_of(found)[model.name], labels_of(found)
-    name = escape(label[model.name])
+    x, colour = took.seconds / size, colours_of(found)[model.name]
+    name = escape(labels_of(found)[model.name])
     told = [f"<b>{name}</b>", outcome(found, model), escape(found.quality.told(model.loss))]
     told += [f"loss {signed(gap.share)} ({gap.interval})"] if gap else []
     told += [f"{NAMES[metric]} {figure_words(model, metric)}" for metric in METRICS]
     trace = scatter(
-        [x],
-        [y],
+        [(x, y)],
         colour=colour,
         size=17 if chosen else 11,
         symbol="circle-open" if model.fails else "circle",
+        marker={"line": {"width": 2.5 if model.fails else 0}},
         hover="<br>".join(filter(None, told)),
-        name=label[model.name],
         cliponaxis=False,
         error_x=error_bars([x], [(took.low / size, took.high / size)], colour, 1.5),
     )
-    trace["marker"]["line"] = {"width": 2.5 if model.fails else 0}
     trace["name"] = f"<b>{name}</b>" if chosen else name
     if words := ", ".join(["baseline"] * (model is found.base) + ["chosen"] * chosen):
         # towards the middle, where there is room
@@ -116,9 +114,8 @@ def _point(found: FitResult, model: ModelFacts, y: float, size: float, middle: f
         trace |= {"mode": "markers+text", "text": [f"<b>{words}</b>" if chosen else words]}
         trace["textposition"] = f"top {side}"
     if gap and gap.ends:
-        trace["error_y"] = error_bars(
-            [y], [(100 * gap.ends[0], 100 * gap.ends[1])], colour, thickness=1.5
-        )
+        low, high = (100 * end for end in gap.ends)
+        trace["error_y"] = error_bars([y], [(low, high)], colour, 1.5)
     return trace
 
 
@@ -188,8 +185,7 @@ def curves(found: FitResult) -> Part | None:
 def _curve(found: FitResult, model: ModelFacts, line: Line, words: str, *, thin: bool) -> Trace:
     label, colour = labels_of(found)[model.name], colours_of(found)[model.name]
     trace = lines(
-        [x for x, _ in line],
-        [y for _, y in line],
+        line,
         name=label,
         colour=colour,
         width=1 if thin else 3 if model is found.choice else 2,
@@ -199,7 +195,7 @@ def _curve(found: FitResult, model: ModelFacts, line: Line, words: str, *, thin:
     if thin:
         return trace | {"opacity": 0.3, "showlegend": False}
     symbols = ["circle"] * (len(line) - 1) + ["x" if model.dropped else "circle"]
-    marker = {"size": [4] * (len(line) - 1) + [10], "symbol": symbols, "color": colour}
+    marker: Trace = {"size": [4] * (len(line) - 1) + [10], "symbol": symbols, "color": colour}
     return trace | {"mode": "lines+markers", "marker": marker}
 
 
@@ -217,8 +213,7 @@ def rate_curves(found: FitResult) -> Part | None:
             line, label = _line(found, tried.curve), labels[model.name]
             data.append(
                 lines(
-                    [x for x, _ in line],
-                    [y for _, y in line],
+                    line,
                     name=label,
                     colour=colours[model.name],
                     width=2.5 if tried.rate == model.rate else 1,

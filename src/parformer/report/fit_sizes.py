@@ -17,6 +17,7 @@ from parformer.report.figures import (
     plot,
     room_around,
     scatter,
+    short,
     titled,
     unbeaten,
 )
@@ -91,10 +92,9 @@ def _search(
     shared: Trace = {"legendgroup": name, "name": escape(label)}
     data = []
     if cloud:
-        x, y = ([float(f"{at[i] / units[i]:.4g}") for at in cloud] for i in (0, 1))
-        dots = scatter(x, y, colour=colour, size=4, showlegend=False) | shared
-        dots["marker"]["opacity"] = 0.25
-        data.append(dots)
+        dots = [(short(x / size), short(y / tall)) for x, y in cloud]
+        faint: Trace = {"opacity": 0.25}
+        data.append(scatter(dots, colour=colour, size=4, marker=faint, showlegend=False) | shared)
     places = [(x / size, y / tall) for x, y in front]
     if places:
         hover = [
@@ -102,14 +102,8 @@ def _search(
             f"{NAMES[metric]} ~{in_words(metric, x)}"
             for x, y in front
         ]
-        rings = scatter(
-            [x for x, _ in places],
-            [y for _, y in places],
-            colour=colour,
-            symbol="circle-open",
-            hover=hover,
-        )
-        rings["marker"]["line"] = {"width": 1.5}
+        edge: Trace = {"line": {"width": 1.5}}
+        rings = scatter(places, colour=colour, symbol="circle-open", marker=edge, hover=hover)
         data += [unbeaten(places, line={"color": colour, "width": 1.5}) | shared, rings | shared]
     return data
 
@@ -118,20 +112,18 @@ def _diamond(found: FitResult, model: ModelFacts, metric: str, at: Ends) -> Trac
     label = labels_of(found)[model.name]
     how = "measured" if metric in ("latency", "memory") else ""
     told = f"<b>{escape(label)}</b><br>{NAMES[metric]} {figure_words(model, metric)} {how}"
-    mark = scatter(
-        [at[0]],
-        [at[1]],
+    return scatter(
+        [at],
         name=label,
         colour=colours_of(found)[model.name],
         size=13,
         symbol="diamond",
+        marker={"line": {"width": 1.5, "color": "#ffffff"}},
         hover=told.strip(),
         legendgroup=model.name,
         showlegend=found.pareto is None or model.name not in found.pareto.front,
         cliponaxis=False,
     )
-    mark["marker"]["line"] = {"width": 1.5, "color": "#ffffff"}
-    return mark
 
 
 def _words(metric: str, spots: Spots, seen: int, *, marked: bool) -> str:

@@ -20,7 +20,7 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any, NewType
+from typing import NewType
 
 from parformer.pattern import ALPHABET, BlockSpec
 from parformer.report.figures import Plot
@@ -191,7 +191,7 @@ def _figure(part: Part, number: int) -> str:
     return f"<figure>{content}<figcaption>{escape(part.see)}</figcaption></figure>"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """JSON knows no infinities; a gap in the curve shows where one was."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -13,12 +13,14 @@ from parformer.report.figures import (
     ACCENT,
     GREY,
     Trace,
+    Value,
     axis,
     error_bars,
     lines,
     plot,
     room_around,
     scatter,
+    short,
     titled,
     unbeaten,
 )
@@ -36,7 +38,7 @@ from parformer.report.words import NAMES, counted, listed, unit_of
 from parformer.search.limits import CLOCKED, METRICS, in_words
 from parformer.search.sizes.result import Member, SizesResult
 
-SCALE = [[0, "#15aabf"], [0.35, "#4c6ef5"], [0.7, "#be4bdb"], [1, "#f76707"]]
+SCALE: list[Value] = [[0, "#15aabf"], [0.35, "#4c6ef5"], [0.7, "#be4bdb"], [1, "#f76707"]]
 CLOUD = "rgba(134, 142, 150, 0.28)"
 LIMITED = "limited"
 """Marks the traces whose points fade when they break a limit: `customdata` numbers the points,
@@ -154,20 +156,15 @@ def _cloud(found: SizesResult, frame: Frame) -> tuple[list[Trace], str]:
         words += f", where they were {how}"
     if len(seen) < len(known):
         words += f"; {len(known) - len(seen):,} more lie outside the frame"
-    x, y = ([short(value) for value in values] for values in zip(*seen, strict=True))
-    return [scatter(x, y, name="visited", colour=CLOUD, size=4)], f"{words}."
-
-
-def short(value: float) -> float:
-    """Enough digits for a dot."""
-    return float(f"{value:.4g}")
+    dots = [(short(x), short(y)) for x, y in seen]
+    return [scatter(dots, name="visited", colour=CLOUD, size=4)], f"{words}."
 
 
 def _members(
     found: SizesResult, points: Sequence[Point], cost: str, shade: str | None
 ) -> list[Trace]:
     """The front; what was measured is filled, what was only predicted is hollow."""
-    made = []
+    made: list[Trace] = []
     for measured in (True, False):
         some = [at for at in points if at.member.is_measured(cost) is measured]
         if not some:
@@ -181,10 +178,10 @@ def _members(
             _, size, _ = _shades(found, shade)
             colour = {"color": [(at.member.figure(shade) or 0.0) / size for at in some]}
             colour["coloraxis"] = "coloraxis"
-        group = {"mode": "markers", "legendgroup": name}
+        group: Trace = {"mode": "markers", "legendgroup": name}
         trace = _hoverable(found, some) | group | {"showlegend": False}
         # the sign of a trace of many colours would be black, so an empty one stands in the legend
-        sign = {"type": "scatter", "name": name, "x": [None], "y": [None], **group}
+        sign: Trace = {"type": "scatter", "name": name, "x": [None], "y": [None], **group}
         made += [trace | {"marker": marker | colour}, sign | {"marker": marker | {"color": ACCENT}}]
     return made
 
@@ -199,7 +196,7 @@ def _scaled(found: SizesResult, points: Sequence[Point]) -> Trace:
 def _hoverable(found: SizesResult, points: Sequence[Point]) -> Trace:
     numbers = [at.number for at in points]
     hover = [hover_words(found, at.member) for at in points]
-    trace = scatter([at.x for at in points], [at.y for at in points], hover=hover)
+    trace = scatter([(at.x, at.y) for at in points], hover=hover)
     trace |= {"meta": LIMITED, "uid": f"{LIMITED}-{numbers[0]}", "customdata": numbers}
     return trace | {"cliponaxis": False}
 
@@ -225,8 +222,7 @@ def settling(found: SizesResult) -> Part | None:
     values = found.hypervolume.by_iteration
     if not values:
         return None
-    numbers = list(range(1, 1 + len(values)))
-    line = lines(numbers, values, hover="iteration %{x}: %{y:.4g}")
+    line = lines(enumerate(values, start=1), hover="iteration %{x}: %{y:.4g}")
     line |= {"mode": "lines+markers", "marker": {"size": 5}}
     see = "The hypervolume is the room between the front and a reference point that is worse in "
     see += f"everything; larger is better. It {_went(values)}."
@@ -263,16 +259,16 @@ def _prediction(found: SizesResult, members: Sequence[Member], metric: str) -> P
         f"measured {in_words(metric, b)}<br>off by {abs(a / b - 1):.1%}"
         for one, (a, b) in zip(members, pairs, strict=True)
     ]
-    x, y = ([value / size for value in values] for values in zip(*pairs, strict=True))
-    dots = scatter(x, y, name="front", hover=hover)
+    places = [(a / size, b / size) for a, b in pairs]
+    dots = scatter(places, name="front", hover=hover)
     ends = [one.measured.latency_interval for one in members if one.measured]
     if metric == "latency" and None not in ends:
         scaled = [(end[0] / size, end[1] / size) for end in ends if end]
-        dots["error_y"] = error_bars(y, scaled, ACCENT)
-    ends_xy = [low, high]
-    line = lines(ends_xy, ends_xy, name="as predicted", colour=GREY, width=1.5, dash="dot")
+        dots["error_y"] = error_bars([y for _, y in places], scaled, ACCENT)
+    diagonal = [(low, low), (high, high)]
+    line = lines(diagonal, name="as predicted", colour=GREY, width=1.5, dash="dot")
     names = [titled(f"{way} {NAMES[metric]}", unit) for way in ("predicted", "measured")]
-    across, up = (axis(name, range=ends_xy) for name in names)
+    across, up = (axis(name, range=[low, high]) for name in names)
     see = "On the dotted line a prediction is right; above it the measurement was larger."
     return Part(
         plot([line | {"showlegend": True}, dots], height=380, xaxis=across, yaxis=up),

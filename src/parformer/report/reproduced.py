@@ -237,8 +237,7 @@ def picture(studies: Sequence[ReproducedStudy]) -> Section | None:
         return None
     traces = [
         scatter(
-            [max(-FAR, min(FAR, point[0])) for point in points],
-            [point[1] for point in points],
+            [(max(-FAR, min(FAR, point[0])), point[1]) for point in points],
             name=kind,
             colour=COLOURS.get(kind, GREY),
             size=9,

@@ -146,19 +146,18 @@ def values_of(runs: Sequence[Retrained]) -> dict[str, float]:
 def quality_figure(found: PlacementResult, runs: Sequence[Retrained]) -> Part:
     """Quality against cost, one point per pattern that was trained anew."""
     values, (_, _, unit) = values_of(runs), scored(runs)
+    pairs = [(run, row) for run in runs if (row := found.row(run.name))]
+    places = [(1e3 * row.latency_seconds, values[run.name]) for run, row in pairs]
+    shared: Trace = {"type": "scatter", "mode": "markers+text", "textposition": "top center"}
+    shared["hovertemplate"] = "%{text}: %{y:.3f} at %{x:.3g} ms<extra></extra>"
+    shared |= {"cliponaxis": False, "showlegend": False}
     data: list[Trace] = []
-    for run in runs:
-        if (row := found.row(run.name)) is None:
-            continue
-        point: Trace = {"type": "scatter", "mode": "markers+text", "text": [escape(run.title)]}
-        point |= {"x": [1e3 * row.latency_seconds], "y": [values[run.name]]}
-        point["marker"] = {"size": 13, **STYLES.get(run.name, STYLES["interleaved"])}
-        point["hovertemplate"] = "%{text}: %{y:.3f} at %{x:.3g} ms<extra></extra>"
-        point |= {"textposition": "top center", "cliponaxis": False, "showlegend": False}
-        data.append(point)
-    x = axis("time per step, ms", range=_with_room([point["x"][0] for point in data]))
-    y = axis(unit, range=_with_room([point["y"][0] for point in data]))
-    drawn = plot(data, height=380, xaxis=x, yaxis=y)
+    for (run, _), (x, y) in zip(pairs, places, strict=True):
+        marker: Trace = {"size": 13, **STYLES.get(run.name, STYLES["interleaved"])}
+        data.append({"x": [x], "y": [y], "text": [escape(run.title)], "marker": marker, **shared})
+    across, up = (_with_room(values) for values in zip(*places, strict=True))
+    x_axis, y_axis = axis("time per step, ms", range=across), axis(unit, range=up)
+    drawn = plot(data, height=380, xaxis=x_axis, yaxis=y_axis)
     return Part(drawn, f"Lower and further left is better. {quality_sentence(runs)}")
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any
 
 from parformer.pattern import Pattern
 from parformer.report.figures import (
-    FAINT,
     SHADES,
     Trace,
+    Value,
     axis,
+    band,
     bars,
     lines,
     nth,
@@ -64,7 +64,7 @@ def heat_map(found: PlacementResult) -> Part:
         limited = found.target is not None and found.target.limit is not None
         why = ", to keep to the limit" if limited else ""
         see += f" In {passed} layer{'s' * (passed > 1)} another than the likeliest was chosen{why}."
-    bar = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}
+    bar: Trace = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}
     bar |= {"lenmode": "pixels", "len": 150, "thickness": 8, "outlinewidth": 0, "ypad": 4}
     bar |= {"tickvals": [0, 0.5, 1], "tickformat": ".0%", "ticklabelposition": "outside top"}
     drawn = plot(
@@ -183,8 +183,6 @@ def convergence(found: PlacementResult) -> Part:
     names += ["expected cost, interleaved = 1"] * bool(priced)
     spans, height = stacked([190, 110, 110][: len(names)])
     data = [line for number, seed in enumerate(seeds) for line in _curves(seed, number)]
-    shade: Trace = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": found.warmup_steps}
-    shade |= {"y0": 0, "y1": 1, "fillcolor": FAINT, "line": {"width": 0}, "layer": "below"}
     # lines at the losses of plain counting; uniform guesses lie far above
     counted = dict(found.references.lines()[1:]) if found.references else {}
     marks, signs = reference_marks(counted)
@@ -193,7 +191,7 @@ def convergence(found: PlacementResult) -> Part:
         "yaxis": axis(domain=spans[0]),
         "yaxis2": axis(domain=spans[1], tickformat=".0%", range=[-0.05, 1.05]),
         "annotations": [*titles(names, spans), *signs],
-        "shapes": [*[shade] * bool(found.warmup_steps), *marks],
+        "shapes": [*[band("x", 0, found.warmup_steps)] * bool(found.warmup_steps), *marks],
     }
     if priced:
         layout["yaxis3"] = axis(domain=spans[2])
@@ -221,9 +219,9 @@ def _curves(seed: Seed, number: int) -> list[Trace]:
 
     def curve(place: str, y: Sequence[float], note: Sequence[float], words: str) -> Trace:
         hover = f"{name}, step %{{x}}<br>{words}"
-        line = lines(history.step, y, name=name, colour=SHADES[number % len(SHADES)], hover=hover)
-        line |= {"yaxis": place, "customdata": list(note), "legendgroup": name}
-        return line | {"showlegend": place == "y"}
+        colour, points = SHADES[number % len(SHADES)], zip(history.step, y, strict=False)
+        line = lines(points, name=name, colour=colour, hover=hover, showlegend=place == "y")
+        return line | {"yaxis": place, "customdata": list(note), "legendgroup": name}
 
     loss = "loss %{y:.3f}<br>temperature %{customdata:.3g}"
     share = "%{y:.0%} of the layers<br>likeliest block: %{customdata:.0%} on average"
@@ -274,14 +272,14 @@ def _likeliest(found: PlacementResult, layer: int) -> str:
     return f"{choice_label(found.choices[row.index(max(row))])} {max(row):.0%}"
 
 
-def _layers_axis(found: PlacementResult, **more: Any) -> Trace:
+def _layers_axis(found: PlacementResult, **more: Value) -> Trace:
     step = next(step for step in (1, 2, 3, 4, 6, 8, 16, 64, 512) if found.layers <= 8 * step)
-    ticks = {"tick0": step, "dtick": step, "showgrid": False, "zeroline": False}
-    return axis("layer", range=[0.5, found.layers + 0.5], **ticks, **more)
+    ticks: Trace = {"tick0": step, "dtick": step, "showgrid": False, "zeroline": False}
+    return axis("layer", range=[0.5, found.layers + 0.5]) | ticks | more
 
 
-def _choices_axis(**more: Any) -> Trace:
-    return axis(type="category", autorange="reversed", showgrid=False, **more)
+def _choices_axis(**more: Value) -> Trace:
+    return axis(type="category", autorange="reversed", showgrid=False) | more
 
 
 def _third_label(third: int, layers: int) -> str:
