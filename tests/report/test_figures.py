@@ -23,7 +23,7 @@ def test_names_are_escaped_wherever_they_are_drawn() -> None:
         lines([(1, 2)], name=EVIL),
         bars(["a"], [1.0], name=EVIL, colour="red", hover=""),
         *heat_map([[0.5, 0.5]], [EVIL, "f"], [1], ""),
-        *reference_marks({EVIL: 1.0})[1],
+        *reference_marks({EVIL: 1.0})["annotations"],
     ]
     assert "<img" not in str(drawn)
 
@@ -46,9 +46,10 @@ def test_an_interval_is_drawn_around_its_value() -> None:
 
 
 def test_a_limit_is_named_in_its_own_unit_and_none_draws_nothing() -> None:
-    (line,), (sign,) = limit_line("latency", 0.005, 0.001)
+    marks = limit_line("latency", 0.005, 0.001)
+    (line,), (sign,) = marks["shapes"], marks["annotations"]
     assert (line["x0"], sign["text"]) == (5.0, "limit 5 ms")
-    assert limit_line("latency", None, 1.0) == ([], [])
+    assert limit_line("latency", None, 1.0) == {"shapes": [], "annotations": []}
 
 
 def test_stacked_figures_do_not_overlap() -> None:

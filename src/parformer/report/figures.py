@@ -23,6 +23,13 @@ Points: TypeAlias = Iterable[tuple[Value, Value]]
 """Where things stand, across and upwards."""
 
 
+class Marks(TypedDict):
+    """What is drawn over a figure: its share of the layout."""
+
+    shapes: list[Trace]
+    annotations: list[Trace]
+
+
 class Plot(TypedDict):
     """A whole figure."""
 
@@ -181,19 +188,20 @@ def error_bars(
     return bars | {"thickness": thickness}
 
 
-def limit_line(metric: str, limit: float | None, size: float) -> tuple[list[Trace], list[Trace]]:
-    """A dashed line where what is allowed ends, and its name beside it: shapes, annotations."""
+def limit_line(metric: str, limit: float | None, size: float) -> Marks:
+    """A dashed line where what is allowed ends, and its name beside it."""
     if limit is None:
-        return [], []
+        return {"shapes": [], "annotations": []}
     line: Trace = {"type": "line", "yref": "paper", "y0": 0, "y1": 1}
     line |= {"x0": limit / size, "x1": limit / size}
     line["line"] = {"color": LIMIT, "width": 1.5, "dash": "dash"}
     sign: Trace = {"x": limit / size, "xanchor": "left", "yref": "paper", "y": 1, "xshift": 3}
     sign |= {"yanchor": "top", "text": f"limit {in_words(metric, limit)}", "showarrow": False}
-    return [line], [sign | {"font": {"color": LIMIT, "size": 12}}]
+    sign["font"] = {"color": LIMIT, "size": 12}
+    return {"shapes": [line], "annotations": [sign]}
 
 
-def reference_marks(heights: Mapping[str, float]) -> tuple[list[Trace], list[Trace]]:
+def reference_marks(heights: Mapping[str, float]) -> Marks:
     """A dotted line across a figure for each of some heights, and their names."""
     line: Trace = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "layer": "below"}
     line["line"] = {"color": GREY, "width": 1.2, "dash": "dot"}
@@ -204,7 +212,8 @@ def reference_marks(heights: Mapping[str, float]) -> tuple[list[Trace], list[Tra
         sign | {"x": 0.9 if number % 2 else 1.0, "y": y, "text": escape(name)}
         for number, (name, y) in enumerate(heights.items())
     ]
-    return [line | {"y0": y, "y1": y} for y in heights.values()], names
+    across = [line | {"y0": y, "y1": y} for y in heights.values()]
+    return {"shapes": across, "annotations": names}
 
 
 def unbeaten(points: Sequence[tuple[float, float]], colour: str = ACCENT, **more: Value) -> Trace:

@@ -7,29 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parformer import events
 from parformer.fitting.result import FitResult, ModelFacts
 from parformer.report import fit_effort, fit_parts
+from parformer.report import fit_rows as facts
 from parformer.report.fit_figures import answer, curves, rate_curves
 from parformer.report.fit_glance import handed_over, lead, stopped_words
-from parformer.report.fit_rows import (
-    broken_by,
-    distance_of,
-    figure_words,
-    labels_of,
-    limit_told,
-    outcome,
-    references_of,
-)
 from parformer.report.fit_sizes import sizes_pictures
 from parformer.report.page import Made, Part, Section, page, template
 from parformer.report.stack import draw, legend
-from parformer.report.words import NAMES, long_time, signed
+from parformer.report.tables import right, slim
+from parformer.report.words import NAMES, limit_words, long_time, signed
 
 
 def fit_page(found: FitResult) -> str:
@@ -62,13 +54,9 @@ def fit_page(found: FitResult) -> str:
 def fit_table(found: FitResult) -> RenderableType:
     """The verdict in a terminal: stacks, figures, words."""
     final = handed_over(found)
-    figures: list[RenderableType] = []
-    if found.models:
-        figures = [_rows(found), *_notes(found), Text()]
     return Group(
         *[Text(stopped_words(found), style="yellow")] * (not found.finished),
-        *_drawn(found),
-        *figures,
+        *([*_drawn(found), _rows(found), *_notes(found), Text()] if found.models else []),
         Text(found.verdict.headline, style="bold"),
         *(Text(sentence) for sentence in found.verdict.sentences),
         *[Text(final)] * bool(final),
@@ -80,36 +68,33 @@ def _drawn(found: FitResult) -> list[RenderableType]:
     """One stack under the other, and what the colours mean."""
     parts: list[RenderableType] = []
     for model in found.models:
-        title = Text.assemble((model.name, "bold"), f"  {labels_of(found)[model.name]}")
-        title.append(f"  {outcome(found, model)}", "dim")
+        title = Text.assemble((model.name, "bold"), f"  {facts.labels_of(found)[model.name]}")
+        title.append(f"  {facts.outcome(found, model)}", "dim")
         parts += [title, draw(model.pattern), Text()]
-    patterns = [model.pattern for model in found.models]
-    return [*parts, legend(patterns), Text()] if patterns else []
+    return [*parts, legend([model.pattern for model in found.models]), Text()]
 
 
 def _rows(found: FitResult) -> Table:
     """A line for each model that fits 80 columns."""
-    drawn = Table(box=SIMPLE_HEAD, header_style="bold", padding=0, show_edge=False)
-    drawn.add_column("")
-    drawn.add_column("", overflow="ellipsis", no_wrap=True, max_width=14)
-    unit = found.quality
-    for head in (unit.words, "loss", "latency", "", "peak memory", "state", "parameters"):
-        drawn.add_column(head, justify="right", no_wrap=head == "parameters")
+    unit, first = found.quality, Column("", overflow="ellipsis", no_wrap=True, max_width=14)
+    heads = right((unit.words, "loss", "latency", "", "peak memory", "state"))
+    last = Column("parameters", justify="right", no_wrap=True)
+    drawn = slim("", first, *heads, last, padding=0, show_edge=False)
     for model in found.models:
         base = model is found.base
-        gap = None if base else distance_of(found, model)
+        gap = None if base else facts.distance_of(found, model)
         cells = [
             _mark(found, model),
             model.name,
             unit.number(model.loss),
             f"{signed(gap.share)} {_SIGNS.get(gap.verdict, '?')}" if gap else "",
-            figure_words(model, "latency"),
+            facts.figure_words(model, "latency"),
             "" if base else _pace(model),
-            *(figure_words(model, metric) for metric in ("memory", "state", "parameters")),
+            *(facts.figure_words(model, metric) for metric in ("memory", "state", "parameters")),
         ]
         style = "bold" if model is found.choice else "dim" if model.dropped else ""
         drawn.add_row(*(Text(cell) for cell in cells), style=style)
-    if counted := references_of(found):
+    if counted := facts.references_of(found):
         drawn.add_section()
     for name, loss in counted.items():
         drawn.add_row("", Text(name.replace(" frequencies", "s")), unit.number(loss))
@@ -120,9 +105,8 @@ _SIGNS = {"at par": "≈", "better": "✓", "worse": " "}
 
 
 def _pace(model: ModelFacts) -> str:
-    if model.latency is None:
-        return ""
-    return f"{model.latency.ratio:.2f}×{' ≈' if model.latency.verdict == 'tie' else '  '}"
+    took = model.latency
+    return f"{took.ratio:.2f}×{' ≈' if took.verdict == 'tie' else '  '}" if took else ""
 
 
 def _mark(found: FitResult, model: ModelFacts) -> str:
@@ -132,28 +116,31 @@ def _mark(found: FitResult, model: ModelFacts) -> str:
 def _notes(found: FitResult) -> list[Text]:
     """What the marks stand for, of those that occur."""
     models = found.models
-    gaps = [gap.verdict for model in models if (gap := distance_of(found, model))]
+    gaps = [gap.verdict for model in models if (gap := facts.distance_of(found, model))]
     notes = ["✓ chosen"] * (found.choice is not None)
-    broken = {metric for model in models for metric in broken_by(model)}
-    told = [f"{NAMES[m]} {limit_told(found, m)}" for m in found.limits if m in broken]
+    broken = {metric for model in models for metric in facts.broken_by(model)}
+    given = {m: limit_words(found.limits, found.asked.multiples, m) for m in found.limits}
+    told = [f"{NAMES[m]} {words}" for m, words in given.items() if m in broken]
     limit = f" ({', '.join(told)})" if told else ""
     notes += [f"✗ over a limit{limit}"] * any(model.fails for model in models)
     notes += ["– dropped early"] * any(model.dropped for model in models)
     ties = [model.latency.verdict for model in models[1:] if model.latency]
     equal = ["at par"] * ("at par" in gaps) + ["a tie"] * ("tie" in ties)
     notes += [f"≈ {' or '.join(equal)}"] * bool(equal) + ["? unclear"] * ("unclear" in gaps)
-    notes += ["last rows: plain counting, on the same text"] * bool(references_of(found))
+    notes += ["last rows: plain counting, on the same text"] * bool(facts.references_of(found))
     return [Text("   ".join(notes), style="dim")] if notes else []
 
 
 def plan_table(parts: Sequence[events.Part]) -> RenderableType:
     """What will be done and how long it may take, before it is begun."""
-    drawn = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), show_edge=False)
-    drawn.show_footer = True
-    drawn.add_column("phase", footer="all in all", no_wrap=True)
-    total = sum(part.planned for part in parts)
-    drawn.add_column("time", justify="right", footer=long_time(total), no_wrap=True)
-    drawn.add_column("note")
+    total = long_time(sum(part.planned for part in parts))
+    drawn = slim(
+        Column("phase", footer="all in all", no_wrap=True),
+        Column("time", justify="right", footer=total, no_wrap=True),
+        "note",
+        show_edge=False,
+        show_footer=True,
+    )
     for part in parts:
         time = long_time(part.planned) if part.planned else "left out"
         style = "" if part.planned else "dim"

@@ -8,25 +8,9 @@ from __future__ import annotations
 from html import escape
 
 from parformer.fitting.result import FitResult, ModelFacts
-from parformer.report.fit_rows import (
-    distance_of,
-    figure_words,
-    labels_of,
-    limits_told,
-    speed_words,
-    updates_words,
-)
+from parformer.report import fit_rows as facts
+from parformer.report import words as say
 from parformer.report.page import Html, paragraph
-from parformer.report.words import (
-    NAMES,
-    between,
-    change_words,
-    counted,
-    listed,
-    long_time,
-    percent,
-    signed,
-)
 
 GAIN, LOSS, NEITHER = "gain", "loss", "neither"
 """Colours of a tile's mark; what cannot be told apart is neither."""
@@ -35,26 +19,23 @@ GAIN, LOSS, NEITHER = "gain", "loss", "neither"
 def lead(found: FitResult) -> Html:
     """All that stands above the first figure."""
     final = handed_over(found)
-    return Html(
-        "\n".join(
-            [
-                *[paragraph(stopped_words(found), "warning")] * (not found.finished),
-                paragraph(occasion(found), "soft"),
-                *(paragraph(words, "verdict") for words in found.verdict.sentences),
-                tiles(found),
-                *[paragraph(final)] * bool(final),
-                *(paragraph(warning, "warning") for warning in found.warnings),
-            ]
-        )
-    )
+    parts = [
+        *[paragraph(stopped_words(found), "warning")] * (not found.finished),
+        paragraph(occasion(found), "soft"),
+        *(paragraph(words, "verdict") for words in found.verdict.sentences),
+        tiles(found),
+        *[paragraph(final)] * bool(final),
+        *(paragraph(warning, "warning") for warning in found.warnings),
+    ]
+    return Html("\n".join(parts))
 
 
 def occasion(found: FitResult) -> str:
     """What was asked."""
-    words = f"Asked for: a language model of {found.corpus}"
-    words += f", {told}" if (told := limits_told(found)) else ", without limits"
+    limits = say.listed(say.limits_words(found.limits, found.asked.multiples))
+    words = f"Asked for: a language model of {found.corpus}, {limits or 'without limits'}"
     time = found.asked.time
-    words += f", all of the work within {long_time(time)}" if time else ""
+    words += f", all of the work within {say.long_time(time)}" if time else ""
     return f"{words}."
 
 
@@ -62,12 +43,12 @@ def stopped_words(found: FitResult) -> str:
     """That the job did not end, and what it did not come to."""
     missing = [phase.title for phase in found.phases if phase.planned and phase.seconds is None]
     words = "The job was stopped before its end; this is the best so far."
-    return f"{words} Not finished: {listed(missing)}." if missing else words
+    return f"{words} Not finished: {say.listed(missing)}." if missing else words
 
 
 def tiles(found: FitResult) -> Html:
     """The chosen model beside the baseline; without a choice, the baseline alone."""
-    base, labels = found.base, labels_of(found)
+    base, labels = found.base, facts.labels_of(found)
     model = found.choice or base
     if model is None:
         return Html("")
@@ -81,11 +62,11 @@ def tiles(found: FitResult) -> Html:
         words = f"The baseline itself was chosen: {who}."
     else:
         words = f"Large: the chosen model, {who}. Below it: the baseline, {labels[other.name]}."
-    if updates := updates_words(found):
+    if updates := facts.updates_words(found):
         words += f" Quality (lower is better) is that on validation text after {updates}"
         words += ", the same for both." if other and other.steps == model.steps else "."
     if other is not None:
-        words += f" At par: within {percent(found.asked.margin)} of the baseline’s loss,"
+        words += f" At par: within {say.percent(found.asked.margin)} of the baseline’s loss,"
         words += " a margin fixed beforehand. Memory, state and parameters are exact counts."
     words += f" Measured on: {receipt(found)}"
     return Html(f'<div class="tiles">{"".join(drawn)}</div>{paragraph(words, "soft fine")}')
@@ -101,7 +82,7 @@ def device_words(found: FitResult) -> str:
     """The machine, its threads and the version of torch."""
     device = found.device
     torch = device.torch.partition("+")[0]
-    return f"{device.cpu}, {counted(device.threads, 'thread')}, torch {torch}"
+    return f"{device.cpu}, {say.counted(device.threads, 'thread')}, torch {torch}"
 
 
 def _tile(label: str, value: str, beside: str, mark: tuple[str, str], more: str) -> str:
@@ -119,33 +100,35 @@ def _tile(label: str, value: str, beside: str, mark: tuple[str, str], more: str)
 def _quality(found: FitResult, model: ModelFacts, other: ModelFacts | None) -> str:
     unit = found.quality
     beside = "" if other is None else unit.number(other.loss)
-    gap = None if other is None else distance_of(found, model)
+    gap = None if other is None else facts.distance_of(found, model)
     kinds = {"better": GAIN, "at par": GAIN, "worse": LOSS}
-    words = f"{gap.verdict}, loss {signed(gap.share)}" if gap else ""
+    words = f"{gap.verdict}, loss {say.signed(gap.share)}" if gap else ""
     mark = words, kinds.get(gap.verdict, NEITHER) if gap else NEITHER
     more = gap.interval if gap else ""
     return _tile(f"quality: {unit.words}", unit.number(model.loss), beside, mark, more)
 
 
 def _latency(model: ModelFacts, other: ModelFacts | None) -> str:
-    beside = "" if other is None else figure_words(other, "latency")
-    words = "" if other is None else speed_words(model)
+    beside = "" if other is None else facts.figure_words(other, "latency")
+    words = "" if other is None else facts.speed_words(model)
     kind = {"faster": GAIN, "slower": LOSS}.get(words.rpartition(" ")[2], NEITHER)
     took, more = model.latency, ""
     if words and took:
-        more = f"95%: {between((took.ratio_low - 1, took.ratio_high - 1), 0)}"
-    return _tile("latency of a step", figure_words(model, "latency"), beside, (words, kind), more)
+        more = f"95%: {say.between((took.ratio_low - 1, took.ratio_high - 1), 0)}"
+    return _tile(
+        "latency of a step", facts.figure_words(model, "latency"), beside, (words, kind), more
+    )
 
 
 def _size(model: ModelFacts, other: ModelFacts | None, metric: str) -> str:
     """Counts are exact, so whatever differs is less or more."""
     mine, theirs = model.figure(metric), None if other is None else other.figure(metric)
-    beside = "" if other is None else figure_words(other, metric)
-    words = "" if mine is None or theirs is None else change_words(mine, theirs)
+    beside = "" if other is None else facts.figure_words(other, metric)
+    words = "" if mine is None or theirs is None else say.change_words(mine, theirs)
     kind = {"less": GAIN, "more": LOSS}.get(words.rpartition(" ")[2], NEITHER)
     # more parameters cost nothing by themselves: what they cost is in the other tiles
     kind = NEITHER if metric == "parameters" else kind
-    return _tile(NAMES[metric], figure_words(model, metric), beside, (words, kind), "")
+    return _tile(say.NAMES[metric], facts.figure_words(model, metric), beside, (words, kind), "")
 
 
 def handed_over(found: FitResult) -> str:
@@ -155,9 +138,9 @@ def handed_over(found: FitResult) -> str:
         return ""
     how = "trained anew for" if final.retrained else "as trained in the contest, for"
     words = f"Yours to use: the model in the folder {final.folder}, {how}"
-    words += f" {counted(final.steps, 'update')}"
+    words += f" {say.counted(final.steps, 'update')}"
     scores = {"validation": final.loss("valid"), "test": final.loss("test")}
     told = [
         f"{found.quality.told(loss)} on {name}" for name, loss in scores.items() if loss is not None
     ]
-    return words + (f"; it reaches {listed(told)} text." if told else ".")
+    return words + (f"; it reaches {say.listed(told)} text." if told else ".")

@@ -10,17 +10,7 @@ from collections.abc import Callable
 from html import escape
 
 from parformer.fitting.result import FitResult, ModelFacts
-from parformer.report.fit_rows import (
-    Distance,
-    broken_by,
-    distance_of,
-    figure_words,
-    labels_of,
-    limits_here,
-    outcome,
-    references_of,
-    speed_words,
-)
+from parformer.report import fit_rows as facts
 from parformer.report.page import Html, Part, strips, table
 from parformer.report.search import sentences_of
 from parformer.report.search_figures import heat_map
@@ -37,18 +27,18 @@ def figures(found: FitResult) -> Part | None:
     if not models:
         return None
     rows: dict[str, Callable[[ModelFacts], str]] = {
-        "outcome": lambda m: outcome(found, m),
+        "outcome": lambda m: facts.outcome(found, m),
         f"validation, {unit.words}": lambda m: unit.number(m.loss),
         "  against the baseline’s": lambda m: _gap(found, m, lambda gap: signed(gap.share)),
         "  95% interval": lambda m: _gap(found, m, lambda gap: gap.ends and between(gap.ends)),
         "  verdict": lambda m: _gap(found, m, lambda gap: gap.verdict),
-        "latency of a step": lambda m: figure_words(m, "latency"),
+        "latency of a step": lambda m: facts.figure_words(m, "latency"),
         "  its 95% interval": _interval,
-        "  than the baseline": lambda m: "" if m is found.base else speed_words(m),
-        "peak memory": lambda m: figure_words(m, "memory"),
-        "state": lambda m: figure_words(m, "state"),
-        "parameters": lambda m: figure_words(m, "parameters"),
-        "FLOPs of a step": lambda m: figure_words(m, "flops"),
+        "  than the baseline": lambda m: "" if m is found.base else facts.speed_words(m),
+        "peak memory": lambda m: facts.figure_words(m, "memory"),
+        "state": lambda m: facts.figure_words(m, "state"),
+        "parameters": lambda m: facts.figure_words(m, "parameters"),
+        "FLOPs of a step": lambda m: facts.figure_words(m, "flops"),
         "width": lambda m: f"{m.d_model:,}",
         "learning rate": lambda m: "" if m.rate is None else f"{m.rate:g}",
         "updates": _updates,
@@ -60,8 +50,8 @@ def figures(found: FitResult) -> Part | None:
     return Part(Html(wide), _figures_words(found))
 
 
-def _gap(found: FitResult, model: ModelFacts, tell: Callable[[Distance], str | None]) -> str:
-    gap = distance_of(found, model)
+def _gap(found: FitResult, model: ModelFacts, tell: Callable[[facts.Distance], str | None]) -> str:
+    gap = facts.distance_of(found, model)
     return "" if gap is None else tell(gap) or ""
 
 
@@ -76,12 +66,12 @@ def _updates(model: ModelFacts) -> str:
 
 def _marked(found: FitResult, model: ModelFacts) -> str:
     """The title, with a tick before that of the chosen one."""
-    return f"{'✓ ' * (model is found.choice)}{labels_of(found)[model.name]}"
+    return f"{'✓ ' * (model is found.choice)}{facts.labels_of(found)[model.name]}"
 
 
 def _figures_words(found: FitResult) -> str:
     """The best on validation text, and the quickest."""
-    labels, see = labels_of(found), []
+    labels, see = facts.labels_of(found), []
     if known := {m.name: m.loss for m in found.models if m.loss is not None}:
         best = min(known, key=known.__getitem__)
         told = found.quality.told(known[best])
@@ -95,11 +85,11 @@ def _figures_words(found: FitResult) -> str:
 
 def stacks(found: FitResult) -> Part | None:
     """The models drawn, and below in full what they are."""
-    models, labels = found.models, labels_of(found)
+    models, labels = found.models, facts.labels_of(found)
     if not models:
         return None
     drawn = {_marked(found, m): list(m.pattern) for m in models}
-    notes = {_marked(found, m): words for m in models if (words := outcome(found, m))}
+    notes = {_marked(found, m): words for m in models if (words := facts.outcome(found, m))}
     counts = [f"{m.pattern.count('s')} of {len(m.pattern)} in {labels[m.name]}" for m in models]
     rows = [(_marked(found, m), f"{m.how.rstrip('.')}. {m.pattern}") for m in models]
     more = f"<details><summary>how they came about, full patterns</summary>{table([], rows)}"
@@ -109,14 +99,14 @@ def stacks(found: FitResult) -> Part | None:
 
 def limits(found: FitResult) -> Part | None:
     """What was allowed, and what every model takes of it."""
-    given, labels, models = limits_here(found), labels_of(found), found.models
+    given, labels, models = facts.limits_here(found), facts.labels_of(found), found.models
     if not given or not models:
         return None
     rows = [["at most", *(in_words(metric, most) for metric, most in given.items())]]
     for model in models:
         cells = [_kept(model, metric, most) for metric, most in given.items()]
         rows.append([_marked(found, model), *cells])
-    bad = {labels[m.name]: broken_by(m) for m in models if m.broken}
+    bad = {labels[m.name]: facts.broken_by(m) for m in models if m.broken}
     told = [f"{name} ({listed([NAMES[m] for m in metrics])})" for name, metrics in bad.items()]
     see = f"Asked for: {listed(found.asked.limits)}. "
     if not bad:
@@ -157,7 +147,7 @@ def attention(found: FitResult) -> Part | None:
 
 def counting(found: FitResult) -> Part | None:
     """What plain counting reaches, beside the model that is handed over."""
-    known = {split: lines for split in TEXTS if (lines := references_of(found, split))}
+    known = {split: lines for split in TEXTS if (lines := facts.references_of(found, split))}
     if not known:
         return None
     unit, final = found.quality, found.final
@@ -176,7 +166,7 @@ def counting(found: FitResult) -> Part | None:
 
 def sweep(found: FitResult) -> Part | None:
     """Which learning rates were tried, and which each model was given."""
-    labels, unit = labels_of(found), found.quality
+    labels, unit = facts.labels_of(found), found.quality
     rates = sorted({tried.rate for model in found.models for tried in model.rates})
     if not rates:
         return None
@@ -211,7 +201,7 @@ def samples(found: FitResult) -> Part | None:
     """Text from the models, side by side where there is room."""
     if not found.samples:
         return None
-    names = labels_of(found) | {"final": _final_name(found)}
+    names = facts.labels_of(found) | {"final": _final_name(found)}
     cards = "".join(
         f"<div><h3>{escape(names.get(one.name, one.name))}</h3>"
         f'<pre tabindex="0"><b>{escape(one.prompt)}</b>{escape(one.text)}</pre></div>'
@@ -229,4 +219,4 @@ def samples(found: FitResult) -> Part | None:
 
 def _final_name(found: FitResult) -> str:
     chosen = found.choice
-    return f"{labels_of(found)[chosen.name]}, handed over" if chosen else "handed over"
+    return f"{facts.labels_of(found)[chosen.name]}, handed over" if chosen else "handed over"

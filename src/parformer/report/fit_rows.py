@@ -6,18 +6,8 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from parformer.fitting.result import FitResult, ModelFacts
+from parformer.report import words as say
 from parformer.report.figures import ACCENT, GREY, SHADES
-from parformer.report.words import (
-    NAMES,
-    Ends,
-    amount,
-    between,
-    counted,
-    limit_words,
-    limits_words,
-    listed,
-    span,
-)
 from parformer.search.limits import METRICS
 
 
@@ -26,7 +16,7 @@ class Distance:
     """How far a model's loss lies from the baseline's, as a share of it; above 0 is worse."""
 
     share: float
-    ends: Ends | None
+    ends: say.Ends | None
     """95% interval, where the models were compared segment by segment."""
 
     verdict: str
@@ -34,7 +24,7 @@ class Distance:
     @property
     def interval(self) -> str:
         """How sure the difference is."""
-        return f"95%: {between(self.ends)}" if self.ends else "no interval"
+        return f"95%: {say.between(self.ends)}" if self.ends else "no interval"
 
 
 def labels_of(found: FitResult) -> dict[str, str]:
@@ -52,7 +42,7 @@ def colours_of(found: FitResult) -> dict[str, str]:
 
 
 def figure_words(model: ModelFacts, metric: str) -> str:
-    return amount(metric, model.figure(metric))
+    return say.amount(metric, model.figure(metric))
 
 
 def distance_of(found: FitResult, model: ModelFacts) -> Distance | None:
@@ -96,16 +86,6 @@ def limits_here(found: FitResult) -> dict[str, float]:
     return given
 
 
-def limit_told(found: FitResult, metric: str) -> str:
-    """One limit as it was asked for."""
-    return limit_words(found.limits, found.asked.multiples, metric)
-
-
-def limits_told(found: FitResult) -> str:
-    """All limits in a sentence, or nothing."""
-    return listed(limits_words(found.limits, found.asked.multiples))
-
-
 def broken_by(model: ModelFacts) -> list[str]:
     """The limits that a model does not keep."""
     return [metric for metric in METRICS if metric in model.broken]
@@ -115,7 +95,7 @@ def outcome(found: FitResult, model: ModelFacts) -> str:
     """What became of a model, in a few words."""
     words = ["baseline"] * (model is found.base) + ["chosen"] * (model is found.choice)
     if broken := broken_by(model):
-        words.append(f"breaks {listed([NAMES[metric] for metric in broken])}")
+        words.append(f"breaks {say.listed([say.NAMES[metric] for metric in broken])}")
     elif model.fails:
         words.append("over a limit when the finalists were measured")
     if model.learned is False:
@@ -123,7 +103,7 @@ def outcome(found: FitResult, model: ModelFacts) -> str:
     if model.dropped and not model.dropped.step:
         words.append("not trained")
     elif model.dropped:
-        words.append(f"dropped after {counted(model.dropped.step, 'update')}")
+        words.append(f"dropped after {say.counted(model.dropped.step, 'update')}")
     elif model.loss is None:
         words.append("not trained to the end")
     return ", ".join(words)
@@ -132,4 +112,4 @@ def outcome(found: FitResult, model: ModelFacts) -> str:
 def updates_words(found: FitResult) -> str:
     """How long the models that were not dropped were trained, with the same budget each."""
     steps = {m.steps for m in found.models if m.loss is not None and m.steps is not None}
-    return f"{span(steps)} update{'s' * (steps != {1})}" if steps else ""
+    return f"{say.span(steps)} update{'s' * (steps != {1})}" if steps else ""

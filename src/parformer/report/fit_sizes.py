@@ -9,18 +9,8 @@ from __future__ import annotations
 from html import escape
 
 from parformer.fitting.result import FitResult, ModelFacts, SizesSeen
-from parformer.report.figures import (
-    GREY,
-    Trace,
-    axis,
-    limit_line,
-    plot,
-    room_around,
-    scatter,
-    short,
-    titled,
-    unbeaten,
-)
+from parformer.report import figures as draw
+from parformer.report.figures import Trace
 from parformer.report.fit_rows import colours_of, figure_words, labels_of
 from parformer.report.page import Part
 from parformer.report.words import NAMES, Ends, counted, unit_of
@@ -50,7 +40,7 @@ def _picture(found: FitResult, seen: SizesSeen, metric: str) -> Part:
     across = [x for x, _ in [*spots, *made.values()]] + ([] if limit is None else [limit])
     upwards = [y for _, y in [*spots, *made.values()]]
     (unit, size), (unit_y, tall) = unit_of(metric, across), unit_of("parameters", upwards)
-    ends = room_around(across), room_around(upwards)
+    ends = draw.room_around(across), draw.room_around(upwards)
     data: list[Trace] = []
     dots = 0
     for name, front in fronts.items():
@@ -63,15 +53,15 @@ def _picture(found: FitResult, seen: SizesSeen, metric: str) -> Part:
         for m in found.models
         if m.name in made
     ]
-    line, sign = limit_line(metric, limit, size)
     cost = f"predicted {NAMES[metric]}" if metric in ("latency", "memory") else NAMES[metric]
-    drawn = plot(
+    drawn = draw.plot(
         data,
         height=460,
-        xaxis=axis(titled(cost, unit), range=[end / size for end in ends[0]]),
-        yaxis=axis(titled("decoder parameters", unit_y), range=[end / tall for end in ends[1]]),
-        shapes=line,
-        annotations=sign,
+        xaxis=draw.axis(draw.titled(cost, unit), range=[end / size for end in ends[0]]),
+        yaxis=draw.axis(
+            draw.titled("decoder parameters", unit_y), range=[end / tall for end in ends[1]]
+        ),
+        **draw.limit_line(metric, limit, size),
     )
     return Part(drawn, _words(metric, spots, dots, marked=bool(made)))
 
@@ -87,14 +77,16 @@ def _search(
 
     A line joins what counts for these two axes.
     """
-    label, colour = labels_of(found).get(name, name), colours_of(found).get(name, GREY)
+    label, colour = labels_of(found).get(name, name), colours_of(found).get(name, draw.GREY)
     size, tall = units
     shared: Trace = {"legendgroup": name, "name": escape(label)}
     data = []
     if cloud:
-        dots = [(short(x / size), short(y / tall)) for x, y in cloud]
+        dots = [(draw.short(x / size), draw.short(y / tall)) for x, y in cloud]
         faint: Trace = {"opacity": 0.25}
-        data.append(scatter(dots, colour=colour, size=4, marker=faint, showlegend=False) | shared)
+        data.append(
+            draw.scatter(dots, colour=colour, size=4, marker=faint, showlegend=False) | shared
+        )
     places = [(x / size, y / tall) for x, y in front]
     if places:
         hover = [
@@ -103,8 +95,11 @@ def _search(
             for x, y in front
         ]
         edge: Trace = {"line": {"width": 1.5}}
-        rings = scatter(places, colour=colour, symbol="circle-open", marker=edge, hover=hover)
-        data += [unbeaten(places, line={"color": colour, "width": 1.5}) | shared, rings | shared]
+        rings = draw.scatter(places, colour=colour, symbol="circle-open", marker=edge, hover=hover)
+        data += [
+            draw.unbeaten(places, line={"color": colour, "width": 1.5}) | shared,
+            rings | shared,
+        ]
     return data
 
 
@@ -112,7 +107,7 @@ def _diamond(found: FitResult, model: ModelFacts, metric: str, at: Ends) -> Trac
     label = labels_of(found)[model.name]
     how = "measured" if metric in ("latency", "memory") else ""
     told = f"<b>{escape(label)}</b><br>{NAMES[metric]} {figure_words(model, metric)} {how}"
-    return scatter(
+    return draw.scatter(
         [at],
         name=label,
         colour=colours_of(found)[model.name],

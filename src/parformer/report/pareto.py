@@ -7,27 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import chain
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from parformer.report import pareto_rows as facts
 from parformer.report.page import Html, Made, Part, Section, page, paragraph, table, template
 from parformer.report.pareto_figures import pictures, predictions, settling
 from parformer.report.pareto_limits import sliders
-from parformer.report.pareto_rows import (
-    COUNTS,
-    costs_of,
-    drawing,
-    family_of,
-    interval_words,
-    options_of,
-    quality_name,
-    quality_words,
-    width_of,
-    words_of,
-)
 from parformer.report.pareto_savings import savings_parts, savings_words
+from parformer.report.tables import framed, right
 from parformer.report.words import NAMES, amount, counted, listed, long_time, span
 from parformer.search.limits import CLOCKED, in_words
 from parformer.search.sizes.result import Member, SizesResult
@@ -53,7 +43,7 @@ def pareto_page(found: SizesResult) -> str:
         ("How can it be repeated?", [_effort(found)]),
     ]
     return page(
-        title=f"The best {family_of(found)} architectures for this device",
+        title=f"The best {facts.family_of(found)} architectures for this device",
         lead=Html("\n".join(lead)),
         sections=[Section(heading, parts) for heading, parts in given if parts],
         made=Made(
@@ -68,7 +58,7 @@ def pareto_page(found: SizesResult) -> str:
 
 def verdict(found: SizesResult) -> str:
     """What the search found and what that is worth, in plain words."""
-    front, costs = found.front, costs_of(found)
+    front, costs = found.front, facts.costs_of(found)
     within = listed([f"{NAMES[m]} {in_words(m, most)}" for m, most in found.limits.items()])
     if not front:
         return f"No architecture was found{f' within {within}' if within else ''}."
@@ -98,14 +88,13 @@ def _what(found: SizesResult) -> str:
     if found.proxy == "short-training":
         return words + "Quality is that of a short training; higher is better."
     words += "Nothing was trained: quality is "
-    if found.proxy in COUNTS:
-        words += (
-            f"the number of {quality_name(found.proxy)}, which LiteTransformerSearch found to rank "
+    name = facts.quality_name(found.proxy)
+    if found.proxy in facts.COUNTS:
+        return words + (
+            f"the number of {name}, which LiteTransformerSearch found to rank "
             "models made of the same blocks nearly as training does."
         )
-    else:
-        words += f"the {quality_name(found.proxy)}, which stands for it; higher is better."
-    return words
+    return words + f"the {name}, which stands for it; higher is better."
 
 
 def _choice(found: SizesResult) -> list[Part]:
@@ -115,7 +104,7 @@ def _choice(found: SizesResult) -> list[Part]:
     parts = []
     if (limits := sliders(found)) is not None:
         see = "Move a limit: what breaks it fades in the pictures and in the table below."
-        if any(not one.is_measured(m) for one in found.front for m in costs_of(found)):
+        if any(not one.is_measured(m) for one in found.front for m in facts.costs_of(found)):
             see += " A figure after ~ was predicted, not measured."
         parts.append(Part(limits, see))
     return [*parts, *pictures(found), _members(found)]
@@ -123,25 +112,25 @@ def _choice(found: SizesResult) -> list[Part]:
 
 def _members(found: SizesResult) -> Part:
     """The front as a table with a drawing of every architecture, its full patterns below."""
-    inner = [width for one in found.front for width in options_of(one, "inner", found)]
-    heads = [count for one in found.front for count in options_of(one, "heads", found)]
-    quality, costs = quality_name(found.proxy), costs_of(found)
+    inner = [width for one in found.front for width in facts.options_of(one, "inner", found)]
+    heads = [count for one in found.front for count in facts.options_of(one, "heads", found)]
+    quality, costs = facts.quality_name(found.proxy), facts.costs_of(found)
     counts = "decoder" not in quality
     rest = [metric for metric in costs if metric != "latency" and NAMES[metric] != quality]
     head = ["", "shape", *SIZES, quality, *["decoder parameters"] * counts]
     head += ["latency predicted", "latency measured"] if "latency" in costs else []
     body = []
     for number, one in enumerate(found.front):
-        cells = [*_size_cells(found, one), quality_words(found.proxy, one.quality)]
+        cells = [*_size_cells(found, one), facts.quality_words(found.proxy, one.quality)]
         cells += [amount("parameters", one.decoder_parameters)] * counts
         if "latency" in costs:
             predicted, measured = (
                 amount("latency", None if read is None else read.latency)
                 for read in (one.predicted, one.measured)
             )
-            cells += [predicted, f"{measured}{' ≈' * one.tie}\n{interval_words(one)}"]
-        cells += [words_of(one, metric) for metric in rest]
-        shape = drawing(one, found, max(inner, default=0), max(heads, default=0))
+            cells += [predicted, f"{measured}{' ≈' * one.tie}\n{facts.interval_words(one)}"]
+        cells += [facts.words_of(one, metric) for metric in rest]
+        shape = facts.drawing(one, found, max(inner, default=0), max(heads, default=0))
         body.append(
             f'<tr data-row="{number}"><th scope="row">{escape(one.name)}</th>'
             f"<td>{shape}</td>" + "".join(map(_cell, cells)) + "</tr>\n"
@@ -171,8 +160,8 @@ def _cell(text: str) -> str:
 
 
 def _size_cells(found: SizesResult, member: Member) -> list[str]:
-    ranges = [span(options_of(member, option, found)) for option in ("heads", "inner")]
-    return [f"{member.layers}", f"{width_of(member, found):,}", *ranges]
+    ranges = [span(facts.options_of(member, option, found)) for option in ("heads", "inner")]
+    return [f"{member.layers}", f"{facts.width_of(member, found):,}", *ranges]
 
 
 def _effort(found: SizesResult) -> Part:
@@ -224,20 +213,16 @@ def front_table(found: SizesResult) -> RenderableType:
     """The front in a terminal."""
     if not found.front:
         return Text(verdict(found))
-    drawn = Table(header_style="bold", title="The front", title_justify="left")
-    drawn.add_column("")
-    quality = quality_name(found.proxy)
-    metrics = [metric for metric in costs_of(found) if NAMES[metric] != quality]
+    quality = facts.quality_name(found.proxy)
+    metrics = [metric for metric in facts.costs_of(found) if NAMES[metric] != quality]
     both = "latency" in metrics and any(one.predicted and one.measured for one in found.front)
-    for name in (*SIZES, quality, *(NAMES[metric] for metric in metrics)):
-        drawn.add_column(name, justify="right")
-        if both and name == NAMES["latency"]:
-            drawn.add_column("predicted", justify="right")
+    names = [[NAMES[m], *["predicted"] * (both and m == "latency")] for m in metrics]
+    drawn = framed("", *right([*SIZES, quality, *chain(*names)]), title="The front")
     for one in found.front:
-        cells = [*_size_cells(found, one), quality_words(found.proxy, one.quality)]
+        cells = [*_size_cells(found, one), facts.quality_words(found.proxy, one.quality)]
         for metric in metrics:
             timed = metric == "latency"
-            cells.append(words_of(one, metric) + " ≈" * (timed and one.tie))
+            cells.append(facts.words_of(one, metric) + " ≈" * (timed and one.tie))
             if both and timed:
                 known = one.predicted if one.measured else None
                 cells.append("" if known is None else in_words("latency", known.latency))

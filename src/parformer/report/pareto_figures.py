@@ -9,31 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from parformer.report.figures import (
-    ACCENT,
-    GREY,
-    Trace,
-    Value,
-    axis,
-    error_bars,
-    lines,
-    plot,
-    room_around,
-    scatter,
-    short,
-    titled,
-    unbeaten,
-)
+from parformer.report import figures as draw
+from parformer.report import pareto_rows as facts
+from parformer.report.figures import Trace, Value
 from parformer.report.page import Part
-from parformer.report.pareto_rows import (
-    COUNTS,
-    costs_of,
-    family_of,
-    interval_words,
-    quality_name,
-    quality_told,
-    sizes,
-)
 from parformer.report.words import NAMES, counted, listed, unit_of
 from parformer.search.limits import CLOCKED, METRICS, in_words
 from parformer.search.sizes.result import Member, SizesResult
@@ -77,34 +56,39 @@ class Frame:
 
 def pictures(found: SizesResult) -> list[Part]:
     """Quality against every cost that the search kept small; what the marks mean is told once."""
-    costs = costs_of(found)
+    costs = facts.costs_of(found)
     return [_picture(found, cost, explain=cost == costs[0]) for cost in costs]
 
 
 def _picture(found: SizesResult, cost: str, *, explain: bool) -> Part:
     everyone = [*found.front, *found.baseline]
     qualities = [one.quality for one in everyone]
-    unit_y, tall = unit_of("parameters", qualities) if found.proxy in COUNTS else ("", 1.0)
+    unit_y, tall = unit_of("parameters", qualities) if found.proxy in facts.COUNTS else ("", 1.0)
     known = [x for one in everyone if (x := one.figure(cost)) is not None]
     unit, size = unit_of(cost, known)
-    ends = room_around([x / size for x in known]), room_around([q / tall for q in qualities])
+    ends = (
+        draw.room_around([x / size for x in known]),
+        draw.room_around([q / tall for q in qualities]),
+    )
     frame = Frame(cost, size, tall, *ends)
     points = frame.places(found.front, 0)
     scaled = frame.places(found.baseline, len(found.front))
     cloud, cloud_words = _cloud(found, frame)
     shade = _shade(found, cost)
-    line = unbeaten([(at.x, at.y) for at in points])
+    line = draw.unbeaten([(at.x, at.y) for at in points])
     data = [*cloud, line, *_members(found, points, cost, shade)]
     data += [_scaled(found, scaled)] if scaled else []
     layout: Trace = {
-        "xaxis": axis(titled(NAMES[cost], unit), range=list(frame.x_ends)),
-        "yaxis": axis(titled(f"quality: {quality_name(found.proxy)}", unit_y), range=frame.y_ends),
+        "xaxis": draw.axis(draw.titled(NAMES[cost], unit), range=list(frame.x_ends)),
+        "yaxis": draw.axis(
+            draw.titled(f"quality: {facts.quality_name(found.proxy)}", unit_y), range=frame.y_ends
+        ),
         "meta": {"metric": cost, "size": size},
     }
     best = max(points, key=lambda at: at.y)
     see = (
         f"Higher and further left is better. The best quality, "
-        f"{quality_told(found.proxy, best.member.quality)}, costs "
+        f"{facts.quality_told(found.proxy, best.member.quality)}, costs "
         f"{in_words(cost, best.x * size)}; the least {NAMES[cost]} is "
         f"{in_words(cost, min(at.x for at in points) * size)}."
     )
@@ -114,13 +98,13 @@ def _picture(found: SizesResult, cost: str, *, explain: bool) -> Part:
     if explain and len(points) > 2:
         see += " The thin line joins what nothing else on the front beats on these two alone."
     if explain and scaled:
-        see += f" Grey squares are the layer-scaled {family_of(found)}."
-    return Part(plot(data, height=500, **layout), see + cloud_words * explain)
+        see += f" Grey squares are the layer-scaled {facts.family_of(found)}."
+    return Part(draw.plot(data, height=500, **layout), see + cloud_words * explain)
 
 
 def _shade(found: SizesResult, cost: str) -> str | None:
     """The cost that colours a picture of another, if all of the front have it."""
-    others = [other for other in costs_of(found) if other != cost]
+    others = [other for other in facts.costs_of(found) if other != cost]
     full = [o for o in others if all(one.figure(o) is not None for one in found.front)]
     return full[0] if full else None
 
@@ -137,7 +121,11 @@ def _bar(found: SizesResult, metric: str) -> Trace:
     low, high = min(values) / size, max(values) / size
     bar: Trace = {"orientation": "h", "thickness": 9, "outlinewidth": 0, "len": 0.7}
     bar |= {"x": 0.5, "yref": "container", "y": 0.01, "yanchor": "bottom", "ypad": 0}
-    bar["title"] = {"text": titled(NAMES[metric], unit), "side": "bottom", "font": {"size": 13}}
+    bar["title"] = {
+        "text": draw.titled(NAMES[metric], unit),
+        "side": "bottom",
+        "font": {"size": 13},
+    }
     ends = {"cmin": low, "cmax": high if high > low else low + 1}
     return {"colorscale": SCALE, "colorbar": bar, **ends}
 
@@ -156,8 +144,8 @@ def _cloud(found: SizesResult, frame: Frame) -> tuple[list[Trace], str]:
         words += f", where they were {how}"
     if len(seen) < len(known):
         words += f"; {len(known) - len(seen):,} more lie outside the frame"
-    dots = [(short(x), short(y)) for x, y in seen]
-    return [scatter(dots, name="visited", colour=CLOUD, size=4)], f"{words}."
+    dots = [(draw.short(x), draw.short(y)) for x, y in seen]
+    return [draw.scatter(dots, name="visited", colour=CLOUD, size=4)], f"{words}."
 
 
 def _members(
@@ -173,7 +161,7 @@ def _members(
         if cost in CLOCKED:
             name = f"front, {'measured' if measured else 'predicted'}"
         marker: Trace = {"size": 10, "symbol": "circle" if measured else "circle-open"}
-        colour: Trace = {"color": ACCENT}
+        colour: Trace = {"color": draw.ACCENT}
         if shade:
             _, size, _ = _shades(found, shade)
             colour = {"color": [(at.member.figure(shade) or 0.0) / size for at in some]}
@@ -182,34 +170,37 @@ def _members(
         trace = _hoverable(found, some) | group | {"showlegend": False}
         # the sign of a trace of many colours would be black, so an empty one stands in the legend
         sign: Trace = {"type": "scatter", "name": name, "x": [None], "y": [None], **group}
-        made += [trace | {"marker": marker | colour}, sign | {"marker": marker | {"color": ACCENT}}]
+        made += [
+            trace | {"marker": marker | colour},
+            sign | {"marker": marker | {"color": draw.ACCENT}},
+        ]
     return made
 
 
 def _scaled(found: SizesResult, points: Sequence[Point]) -> Trace:
     """The layer-scaled models, as a line of their own."""
     trace = _hoverable(found, points) | {"mode": "lines+markers", "name": "layer-scaled"}
-    trace |= {"line": {"color": GREY, "width": 1.5, "dash": "dot"}}
-    return trace | {"marker": {"symbol": "square", "size": 7, "color": GREY}}
+    trace |= {"line": {"color": draw.GREY, "width": 1.5, "dash": "dot"}}
+    return trace | {"marker": {"symbol": "square", "size": 7, "color": draw.GREY}}
 
 
 def _hoverable(found: SizesResult, points: Sequence[Point]) -> Trace:
     numbers = [at.number for at in points]
     hover = [hover_words(found, at.member) for at in points]
-    trace = scatter([(at.x, at.y) for at in points], hover=hover)
+    trace = draw.scatter([(at.x, at.y) for at in points], hover=hover)
     trace |= {"meta": LIMITED, "uid": f"{LIMITED}-{numbers[0]}", "customdata": numbers}
     return trace | {"cliponaxis": False}
 
 
 def hover_words(found: SizesResult, member: Member) -> str:
     """All figures of an architecture, as the box beside its point shows them."""
-    told = [f"<b>{escape(member.name)}</b>", escape(sizes(member, found))]
-    told.append(escape(quality_told(found.proxy, member.quality)))
+    told = [f"<b>{escape(member.name)}</b>", escape(facts.sizes(member, found))]
+    told.append(escape(facts.quality_told(found.proxy, member.quality)))
     for metric in METRICS:
         if metric in CLOCKED:
             ways = (("predicted", member.predicted), ("measured", member.measured))
             known = [f"{in_words(metric, getattr(one, metric))} {way}" for way, one in ways if one]
-            if metric == "latency" and known and (ends := interval_words(member)):
+            if metric == "latency" and known and (ends := facts.interval_words(member)):
                 known[-1] += f" ({ends})"
         else:
             known = [in_words(metric, member.figure(metric) or 0.0)]
@@ -222,14 +213,14 @@ def settling(found: SizesResult) -> Part | None:
     values = found.hypervolume.by_iteration
     if not values:
         return None
-    line = lines(enumerate(values, start=1), hover="iteration %{x}: %{y:.4g}")
+    line = draw.lines(enumerate(values, start=1), hover="iteration %{x}: %{y:.4g}")
     line |= {"mode": "lines+markers", "marker": {"size": 5}}
     see = "The hypervolume is the room between the front and a reference point that is worse in "
     see += f"everything; larger is better. It {_went(values)}."
     steps = (1, 2, 5, 10, 50, 100, 1000)
     step = next((step for step in steps if len(values) <= 10 * step), steps[-1])
-    x, y = axis("iteration", dtick=step), axis("hypervolume", rangemode="tozero")
-    return Part(plot([line], height=300, xaxis=x, yaxis=y, showlegend=False), see)
+    x, y = draw.axis("iteration", dtick=step), draw.axis("hypervolume", rangemode="tozero")
+    return Part(draw.plot([line], height=300, xaxis=x, yaxis=y, showlegend=False), see)
 
 
 def _went(values: Sequence[float]) -> str:
@@ -253,25 +244,25 @@ def predictions(found: SizesResult) -> list[Part]:
 def _prediction(found: SizesResult, members: Sequence[Member], metric: str) -> Part:
     pairs = [(getattr(m.predicted, metric), getattr(m.measured, metric)) for m in members]
     unit, size = unit_of(metric, [value for pair in pairs for value in pair])
-    low, high = room_around([value / size for pair in pairs for value in pair])
+    low, high = draw.room_around([value / size for pair in pairs for value in pair])
     hover = [
         f"<b>{escape(one.name)}</b><br>predicted {in_words(metric, a)}<br>"
         f"measured {in_words(metric, b)}<br>off by {abs(a / b - 1):.1%}"
         for one, (a, b) in zip(members, pairs, strict=True)
     ]
     places = [(a / size, b / size) for a, b in pairs]
-    dots = scatter(places, name="front", hover=hover)
+    dots = draw.scatter(places, name="front", hover=hover)
     ends = [one.measured.latency_interval for one in members if one.measured]
     if metric == "latency" and None not in ends:
         scaled = [(end[0] / size, end[1] / size) for end in ends if end]
-        dots["error_y"] = error_bars([y for _, y in places], scaled, ACCENT)
+        dots["error_y"] = draw.error_bars([y for _, y in places], scaled, draw.ACCENT)
     diagonal = [(low, low), (high, high)]
-    line = lines(diagonal, name="as predicted", colour=GREY, width=1.5, dash="dot")
-    names = [titled(f"{way} {NAMES[metric]}", unit) for way in ("predicted", "measured")]
-    across, up = (axis(name, range=[low, high]) for name in names)
+    line = draw.lines(diagonal, name="as predicted", colour=draw.GREY, width=1.5, dash="dot")
+    names = [draw.titled(f"{way} {NAMES[metric]}", unit) for way in ("predicted", "measured")]
+    across, up = (draw.axis(name, range=[low, high]) for name in names)
     see = "On the dotted line a prediction is right; above it the measurement was larger."
     return Part(
-        plot([line | {"showlegend": True}, dots], height=380, xaxis=across, yaxis=up),
+        draw.plot([line | {"showlegend": True}, dots], height=380, xaxis=across, yaxis=up),
         f"{see} {error_words(found, metric)}".strip(),
     )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parformer.report.figures import GREY, SHADES
+from parformer.report.tables import right, slim
 from parformer.search.ranking.rankings import SHARES, Bin, Ranking
 
 Rankings = Mapping[str, Mapping[str, Ranking]]
@@ -60,11 +60,9 @@ def flops_words(flops: float | None) -> str:
 def summary(experiment: str, rankings: Mapping[str, Ranking]) -> Table:
     """One proxy per row: the correlation over all models, and what the score costs."""
     count = max(ranking.models for ranking in rankings.values())
-    table = slim(tidy(experiment) + f", {count:,} models")
     far = any(ranking.distance is not None for ranking in rankings.values())
     columns = ["SRC", "95% interval", *["front off by"] * far, "FLOPs of a model"]
-    for name in columns:
-        table.add_column(name, justify="right")
+    table = headed(tidy(experiment) + f", {count:,} models", columns)
     for name, ranking in rankings.items():
         row = [figure(ranking.spearman), " to ".join(map(figure, ranking.interval))]
         row += ["" if ranking.distance is None else f"{ranking.distance:.2%}"] if far else []
@@ -74,9 +72,7 @@ def summary(experiment: str, rankings: Mapping[str, Ranking]) -> Table:
 
 def tops(rankings: Mapping[str, Ranking]) -> Table:
     """Two rows per proxy: how it ranks the truly best models, and how many of them it finds."""
-    table = slim("among the best", padding=0)
-    for name in ("", *(f"{share:.0%}" for share in SHARES)):
-        table.add_column(name, justify="right")
+    table = headed("among the best", ("", *(f"{share:.0%}" for share in SHARES)), padding=0)
     for name, ranking in rankings.items():
         kinds = (("SRC", ranking.top), ("CR", ranking.common))
         for label, (kind, values) in zip((name, ""), kinds, strict=True):
@@ -86,19 +82,16 @@ def tops(rankings: Mapping[str, Ranking]) -> Table:
 
 def sizes(rankings: Mapping[str, Ranking]) -> Table:
     """How a proxy ranks models of about one size."""
-    table = slim("among models of one size")
-    for part in next(iter(rankings.values())).bins:
-        table.add_column(size_words(part), justify="right")
+    bins = next(iter(rankings.values())).bins
+    table = headed("among models of one size", map(size_words, bins))
     for name, ranking in rankings.items():
         table.add_row(Text(tidy(name)), *(figure(part.spearman, 2) for part in ranking.bins))
     return table
 
 
-def slim(title: str, padding: int = 1) -> Table:
-    """A table that fits a terminal, with what it is about over its first column."""
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, padding, 0, 0), pad_edge=False)
-    table.add_column(Text(title), no_wrap=True)
-    return table
+def headed(title: str, columns: Iterable[str], padding: int = 1) -> Table:
+    """Figures, with what they are about over the column of names."""
+    return slim(Column(Text(title), no_wrap=True), *right(columns), padding=padding)
 
 
 def size_words(part: Bin) -> str:

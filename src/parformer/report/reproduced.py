@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parformer.report.figures import GREY, axis, plot, scatter
@@ -21,6 +20,7 @@ from parformer.report.page import (
     table,
     template,
 )
+from parformer.report.tables import right, slim
 from parformer.reproduce.published import Page, work_words
 from parformer.reproduce.result import ReproducedRow, ReproducedStudy, ReproduceResult
 
@@ -127,10 +127,7 @@ def cells(row: ReproducedRow, ways: Mapping[str, str]) -> list[str]:
 def study_table(study: ReproducedStudy) -> RenderableType:
     """One study: its rows, how ours came about, and what that comes to in words."""
     rows, ways = study.rows, letters(study.rows)
-    shown = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    heads = [study.name, *HEADS[1:]]
-    for place, head in enumerate(heads):
-        shown.add_column(Text(head), justify="left" if place in (0, 4, 5) else "right")
+    shown = slim(Column(Text(study.name)), *right(HEADS[1:4]), *HEADS[4:])
     for row in rows:
         texts = [Text(cell) for cell in cells(row, ways)]
         texts[4].stylize(STYLES.get(row.verdict, ""))
@@ -154,9 +151,8 @@ def notes(study: ReproducedStudy) -> list[str]:
 
 def list_table(pages: Iterable[Page]) -> Table:
     """Every study: its name, what it is, how ours comes about, about how long."""
-    shown = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("name", "what it is", "ours", "takes about"):
-        shown.add_column(name, no_wrap=name in ("name", "takes about"))
+    narrow = (Column(head, no_wrap=True) for head in ("name", "takes about"))
+    shown = slim(next(narrow), "what it is", "ours", next(narrow))
     for one in pages:
         shown.add_row(one.name, one.title, work_words(one), time_words(one.minutes))
     return shown

@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from parformer.pattern import Pattern
+from parformer.report import search_costs as costs
+from parformer.report import search_figures as figures
 from parformer.report.page import (
     Html,
     Made,
@@ -20,22 +22,6 @@ from parformer.report.page import (
     paragraph,
     strips,
     table,
-)
-from parformer.report.search_costs import (
-    cost_figure,
-    cost_rows,
-    cost_sentence,
-    cost_table,
-    quality_figure,
-    quality_sentence,
-    quality_table,
-)
-from parformer.report.search_figures import (
-    choice_label,
-    convergence,
-    heat_map,
-    heat_maps_by_seed,
-    thirds_figure,
 )
 from parformer.report.stack import COLOURS, draw, legend
 from parformer.report.tables import side_by_side
@@ -62,20 +48,20 @@ def search_page(found: PlacementResult) -> str:
         *(paragraph(warning, "warning") for warning in found.warnings),
         paragraph(WHAT, "soft"),
     ]
-    maps = [heat_map(found)]
+    maps = [figures.heat_map(found)]
     if len(found.seeds) > 1:
-        maps.append(heat_maps_by_seed(found))
+        maps.append(figures.heat_maps_by_seed(found))
     sections = [
         Section("How likely is which block in which layer?", maps),
-        Section("Where in the depth do the blocks sit?", [thirds_figure(found)]),
-        Section("Did the search settle?", [convergence(found)]),
+        Section("Where in the depth do the blocks sit?", [figures.thirds_figure(found)]),
+        Section("Did the search settle?", [figures.convergence(found)]),
     ]
     if found.compared:
         sections.append(Section("What does the pattern cost?", _comparison(found)))
     if found.retrained:
-        parts = [Part(quality_table(found.retrained), "Lower is better everywhere.")]
+        parts = [Part(costs.quality_table(found.retrained), "Lower is better everywhere.")]
         if any(found.row(run.name) for run in found.retrained):
-            parts.insert(0, quality_figure(found, found.retrained))
+            parts.insert(0, costs.quality_figure(found, found.retrained))
         sections.append(Section("How good is it when trained anew?", parts))
     sections.append(Section("What did the search take?", [_effort(found)]))
     return page(
@@ -88,12 +74,12 @@ def search_page(found: PlacementResult) -> str:
 
 def sentences_of(found: PlacementResult) -> list[str]:
     """The verdict in plain words: the pattern, its repeatability, its price."""
-    sentences = [_pattern_sentence(found), _seeds_sentence(found), cost_sentence(found)]
+    sentences = [_pattern_sentence(found), _seeds_sentence(found), costs.cost_sentence(found)]
     if not found.learned:
         sentences.insert(0, "Nothing was learned in this time, so the pattern below is chance.")
     sentences.append(_target_sentence(found))
     if found.retrained:
-        sentences.append(quality_sentence(found.retrained))
+        sentences.append(costs.quality_sentence(found.retrained))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -156,8 +142,8 @@ def _comparison(found: PlacementResult) -> list[Part]:
     see = f"The first block is at the left. Self-attention blocks: {listed(shares)}."
     note = "FLOPs count two per multiply-add; a dash means that there is nothing to divide by."
     base = found.row("interleaved")
-    figure = [] if base is None else [cost_figure(found, base)]
-    return [Part(strips(stacks), see), *figure, Part(cost_table(found), note)]
+    figure = [] if base is None else [costs.cost_figure(found, base)]
+    return [Part(strips(stacks), see), *figure, Part(costs.cost_table(found), note)]
 
 
 def _effort(found: PlacementResult) -> Part:
@@ -196,7 +182,7 @@ def found_table(found: PlacementResult) -> RenderableType:
     names = [row.title for row in found.compared]
     rows = [
         (label, dict(zip(names, cells, strict=True)).__getitem__)
-        for label, cells in cost_rows(found)
+        for label, cells in costs.cost_rows(found)
     ]
     return Group(
         Text(str(found.pattern), style="bold"),
@@ -218,5 +204,5 @@ def _screenful(found: PlacementResult, chosen: Pattern, start: int) -> Table:
     grid.add_row(title, draw(chosen[start : start + 30]))
     for number, choice in enumerate(found.choices):
         bars = "".join(f"{BARS[round(row[number] * 8)] * 2}" for row in layers)
-        grid.add_row(Text(choice_label(choice)), Text(bars))
+        grid.add_row(Text(figures.choice_label(choice)), Text(bars))
     return grid

@@ -10,22 +10,8 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from parformer.pattern import Pattern
-from parformer.report.figures import (
-    SHADES,
-    Trace,
-    Value,
-    axis,
-    band,
-    bars,
-    lines,
-    nth,
-    plot,
-    reference_marks,
-    shares_scale,
-    stacked,
-    titles,
-)
-from parformer.report.figures import heat_map as heat
+from parformer.report import figures as draw
+from parformer.report.figures import Trace, Value
 from parformer.report.page import Part, letter_name
 from parformer.report.stack import COLOURS
 from parformer.report.words import listed
@@ -64,15 +50,21 @@ def heat_map(found: PlacementResult) -> Part:
         limited = found.target is not None and found.target.limit is not None
         why = ", to keep to the limit" if limited else ""
         see += f" In {passed} layer{'s' * (passed > 1)} another than the likeliest was chosen{why}."
-    bar: Trace = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}
+    bar: Trace = {
+        "orientation": "h",
+        "x": 1,
+        "xanchor": "right",
+        "y": 1.0,
+        "yanchor": "bottom",
+    }
     bar |= {"lenmode": "pixels", "len": 150, "thickness": 8, "outlinewidth": 0, "ypad": 4}
     bar |= {"tickvals": [0, 0.5, 1], "tickformat": ".0%", "ticklabelposition": "outside top"}
-    drawn = plot(
-        heat(rows, labels(found), found.picks, HOVER),
+    drawn = draw.plot(
+        draw.heat_map(rows, labels(found), found.picks, HOVER),
         height=110 + 36 * len(found.choices),
         xaxis=_layers_axis(found),
         yaxis=_choices_axis(),
-        coloraxis=shares_scale(colorbar=bar),
+        coloraxis=draw.shares_scale(colorbar=bar),
         showlegend=False,
     )
     return Part(drawn, see)
@@ -81,23 +73,25 @@ def heat_map(found: PlacementResult) -> Part:
 def heat_maps_by_seed(found: PlacementResult) -> Part:
     """The same, seed under seed."""
     seeds, layers = found.seeds, found.layers
-    spans, height = stacked([20 * len(found.choices)] * len(seeds))
+    spans, height = draw.stacked([20 * len(found.choices)] * len(seeds))
     data: list[Trace] = []
-    layout: Trace = {"xaxis": _layers_axis(found, anchor=nth("y", len(seeds)))}
+    layout: Trace = {"xaxis": _layers_axis(found, anchor=draw.nth("y", len(seeds)))}
     for number, (seed, span) in enumerate(zip(seeds, spans, strict=True), start=1):
-        data += heat(seed.probabilities, labels(found), seed.picks, HOVER, nth("y", number))
-        layout[nth("yaxis", number)] = _choices_axis(domain=span)
+        data += draw.heat_map(
+            seed.probabilities, labels(found), seed.picks, HOVER, draw.nth("y", number)
+        )
+        layout[draw.nth("yaxis", number)] = _choices_axis(domain=span)
     alike = sum(len(set(picks)) == 1 for picks in zip(*(s.picks for s in seeds), strict=True))
     which = "all" if alike == layers else str(alike) if alike else "none"
     who = "Both" if len(seeds) == 2 else f"All {len(seeds)}"
     see = f"{who} seeds chose the same block in {which} of the {layers} layers"
     if alike < layers and len(seeds) > 2 and found.agreement is not None:
         see += f"; two of them agree on {found.agreement:.0%} of the layers on average"
-    drawn = plot(
+    drawn = draw.plot(
         data,
         height=height + 60,
-        coloraxis=shares_scale(showscale=False),
-        annotations=titles([f"seed {seed.seed}" for seed in seeds], spans),
+        coloraxis=draw.shares_scale(showscale=False),
+        annotations=draw.titles([f"seed {seed.seed}" for seed in seeds], spans),
         showlegend=False,
         **layout,
     )
@@ -132,11 +126,11 @@ def thirds_figure(found: PlacementResult) -> Part:
         hover = f"%{{y:.1f}} {name}"
         if usually:
             heights: Sequence[float] = thirds(usual, letter)
-            return bars(x, heights, name=name, colour=colour, hover=hover, hollow=True)
+            return draw.bars(x, heights, name=name, colour=colour, hover=hover, hollow=True)
         own = counts(letter)
         spread = [stdev(count) for count in own] if len(seeds) > 1 else None
         heights = [fmean(count) for count in own]
-        return bars(x, heights, name=name, colour=colour, hover=hover, spread=spread)
+        return draw.bars(x, heights, name=name, colour=colour, hover=hover, spread=spread)
 
     data: list[Trace] = []
     for letter, colour in COLOURS.items():
@@ -150,8 +144,8 @@ def thirds_figure(found: PlacementResult) -> Part:
         see += f" The interleaved Transformer has {listed([*map(str, thirds(usual, letter))])}."
     if len(seeds) > 1:
         see += f" Means of {len(seeds)} seeds; thin lines show one standard deviation."
-    y = axis("blocks", rangemode="nonnegative", dtick=1 if found.layers <= 24 else None)
-    return Part(plot(data, height=380, xaxis=axis(), yaxis=y), see)
+    y = draw.axis("blocks", rangemode="nonnegative", dtick=1 if found.layers <= 24 else None)
+    return Part(draw.plot(data, height=380, xaxis=draw.axis(), yaxis=y), see)
 
 
 def third_sentence(name: str, places: Sequence[float]) -> str:
@@ -181,30 +175,31 @@ def convergence(found: PlacementResult) -> Part:
     priced = [seed for seed in seeds if seed.history.cost]
     names = ["training loss", "layers whose likeliest block is final"]
     names += ["expected cost, interleaved = 1"] * bool(priced)
-    spans, height = stacked([190, 110, 110][: len(names)])
+    spans, height = draw.stacked([190, 110, 110][: len(names)])
     data = [line for number, seed in enumerate(seeds) for line in _curves(seed, number)]
     # lines at the losses of plain counting; uniform guesses lie far above
     counted = dict(found.references.lines()[1:]) if found.references else {}
-    marks, signs = reference_marks(counted)
+    marks = draw.reference_marks(counted)
+    warm_up = [draw.band("x", 0, found.warmup_steps)] * bool(found.warmup_steps)
     layout: Trace = {
-        "xaxis": axis("step", anchor=nth("y", len(names)), rangemode="tozero"),
-        "yaxis": axis(domain=spans[0]),
-        "yaxis2": axis(domain=spans[1], tickformat=".0%", range=[-0.05, 1.05]),
-        "annotations": [*titles(names, spans), *signs],
-        "shapes": [*[band("x", 0, found.warmup_steps)] * bool(found.warmup_steps), *marks],
+        "xaxis": draw.axis("step", anchor=draw.nth("y", len(names)), rangemode="tozero"),
+        "yaxis": draw.axis(domain=spans[0]),
+        "yaxis2": draw.axis(domain=spans[1], tickformat=".0%", range=[-0.05, 1.05]),
+        "annotations": [*draw.titles(names, spans), *marks["annotations"]],
+        "shapes": [*warm_up, *marks["shapes"]],
     }
     if priced:
-        layout["yaxis3"] = axis(domain=spans[2])
+        layout["yaxis3"] = draw.axis(domain=spans[2])
     see = " ".join(
         [
             *_went("The training loss", [seed.history.loss for seed in seeds]),
             *_went("The expected cost", [seed.history.cost or () for seed in priced]),
             _settled(found),
-            *["Shaded: warm-up, in which only weights are trained."] * bool(found.warmup_steps),
+            *["Shaded: warm-up, in which only weights are trained."] * bool(warm_up),
             *["Dotted: what plain counting reaches on validation text."] * bool(counted),
         ]
     )
-    return Part(plot(data, height=height + 80, showlegend=len(seeds) > 1, **layout), see)
+    return Part(draw.plot(data, height=height + 80, showlegend=len(seeds) > 1, **layout), see)
 
 
 def _curves(seed: Seed, number: int) -> list[Trace]:
@@ -219,8 +214,8 @@ def _curves(seed: Seed, number: int) -> list[Trace]:
 
     def curve(place: str, y: Sequence[float], note: Sequence[float], words: str) -> Trace:
         hover = f"{name}, step %{{x}}<br>{words}"
-        colour, points = SHADES[number % len(SHADES)], zip(history.step, y, strict=False)
-        line = lines(points, name=name, colour=colour, hover=hover, showlegend=place == "y")
+        colour, points = draw.SHADES[number % len(draw.SHADES)], zip(history.step, y, strict=False)
+        line = draw.lines(points, name=name, colour=colour, hover=hover, showlegend=place == "y")
         return line | {"yaxis": place, "customdata": list(note), "legendgroup": name}
 
     loss = "loss %{y:.3f}<br>temperature %{customdata:.3g}"
@@ -275,11 +270,11 @@ def _likeliest(found: PlacementResult, layer: int) -> str:
 def _layers_axis(found: PlacementResult, **more: Value) -> Trace:
     step = next(step for step in (1, 2, 3, 4, 6, 8, 16, 64, 512) if found.layers <= 8 * step)
     ticks: Trace = {"tick0": step, "dtick": step, "showgrid": False, "zeroline": False}
-    return axis("layer", range=[0.5, found.layers + 0.5]) | ticks | more
+    return draw.axis("layer", range=[0.5, found.layers + 0.5]) | ticks | more
 
 
 def _choices_axis(**more: Value) -> Trace:
-    return axis(type="category", autorange="reversed", showgrid=False) | more
+    return draw.axis(type="category", autorange="reversed", showgrid=False) | more
 
 
 def _third_label(third: int, layers: int) -> str:

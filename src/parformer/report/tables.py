@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parformer.measure.models import MeasuredModels, step_words
@@ -28,14 +29,36 @@ def stacks(models: Mapping[str, ModelConfig]) -> RenderableType:
     return Group(*parts, legend([config.pattern for config in models.values()]))
 
 
+def right(names: Iterable[str]) -> list[Column]:
+    """Columns of figures."""
+    return [Column(name, justify="right") for name in names]
+
+
+def framed(*heads: Column | str, title: str = "") -> Table:
+    """A table with lines around it."""
+    return Table(*heads, title=title or None, title_justify="left", header_style="bold")
+
+
+def slim(
+    *heads: Column | str, padding: int = 1, show_edge: bool = True, show_footer: bool = False
+) -> Table:
+    """A table without lines but the one under its head; it may fit 80 columns."""
+    return Table(
+        *heads,
+        box=SIMPLE_HEAD,
+        header_style="bold",
+        padding=(0, padding, 0, 0),
+        pad_edge=not show_edge,
+        show_edge=show_edge,
+        show_footer=show_footer,
+    )
+
+
 def side_by_side(
     names: list[str], rows: list[tuple[str, Callable[[str], str]]], title: str = ""
 ) -> Table:
     """One column per model, one row per figure."""
-    table = Table(title=title or None, title_justify="left", header_style="bold")
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
+    table = framed("", *right(names), title=title)
     for label, figure in rows:
         table.add_row(label, *(figure(name) for name in names))
     return table
@@ -61,10 +84,8 @@ def cost_table(costs: Mapping[str, ModelCost]) -> Table:
 def block_table(price: ModelCost, *, every: bool = False) -> Table:
     """What each kind of block costs, or every single one."""
     rows = {row.block: row for row in price.blocks}.values()
-    table = Table(header_style="bold")
-    table.add_column("block" if every else "each of")
-    for name in ("parameters", "FLOPs", "FLOPs cached", "state"):
-        table.add_column(name, justify="right")
+    heads = right(("parameters", "FLOPs", "FLOPs cached", "state"))
+    table = framed("block" if every else "each of", *heads)
     for row in price.blocks if every else rows:
         count = sum(other.block == row.block for other in price.blocks)
         table.add_row(
@@ -75,9 +96,8 @@ def block_table(price: ModelCost, *, every: bool = False) -> Table:
             megabytes(row.cost.state_bytes),
         )
     for name, part in (("embedding", price.embedding), ("head", price.head)):
-        table.add_row(
-            name, f"{part.parameters:,}", gigaflops(part.flops), gigaflops(part.flops_cached), ""
-        )
+        work = [gigaflops(flops) for flops in (part.flops, part.flops_cached)]
+        table.add_row(name, f"{part.parameters:,}", *work, "")
     return table
 
 
