@@ -21,7 +21,6 @@ from parformer.report.page import (
     Html,
     Made,
     Part,
-    Section,
     page,
     paragraph,
     strips,
@@ -96,7 +95,7 @@ def small_plot(name: str = "line", y: Any = (1.0, 2.0)) -> dict[str, Any]:
 
 def small_page(**changes: Any) -> str:
     parts = [Part(small_plot(), "It rises."), Part(table(["", "b"], [("a", "1")]), "One row.")]
-    given = {"title": "Title", "lead": paragraph("Lead."), "sections": [Section("Why?", parts)]}
+    given = {"title": "Title", "lead": [paragraph("Lead.")], "sections": [("Why?", parts)]}
     return page(**{**given, "made": MADE, **changes})
 
 
@@ -117,7 +116,7 @@ def test_the_page_asks_no_one_for_anything() -> None:
 def test_only_the_two_scripts_of_the_page_may_run() -> None:
     from plotly.offline import get_plotlyjs
 
-    text = small_page(sections=[Section("Why?", [Part(small_plot(), "It rises.")] * 3)])
+    text = small_page(sections=[("Why?", [Part(small_plot(), "It rises.")] * 3)])
     read = Reader(text)
     assert len(read.plots) == 3
     library, painter = read.scripts
@@ -143,7 +142,7 @@ def test_whatever_is_given_stays_text() -> None:
     lead = Html(paragraph(EVIL, "warning") + table([EVIL, EVIL], [(EVIL, EVIL)]))
     stacks = strips({EVIL: list(Pattern.parse("<sf>x2 s[heads=2]"))})
     parts = [Part(small_plot(EVIL), EVIL), Part(stacks, EVIL)]
-    text = small_page(title=EVIL, lead=lead, sections=[Section(EVIL, parts)], made=made)
+    text = small_page(title=EVIL, lead=[lead], sections=[(EVIL, parts)], made=made)
     read = Reader(text)
     assert len(read.scripts) == 2
     assert not [tag for tag, _ in read.tags if tag == "img"]
@@ -159,8 +158,8 @@ def test_whatever_is_given_stays_text() -> None:
 
 def test_every_figure_has_its_place_its_data_and_its_sentence() -> None:
     sections = [
-        Section("One", [Part(small_plot("a"), "First."), Part(small_plot("b"), "Second.")]),
-        Section("Two", [Part(small_plot("c"), "Third.")]),
+        ("One", [Part(small_plot("a"), "First."), Part(small_plot("b"), "Second.")]),
+        ("Two", [Part(small_plot("c"), "Third.")]),
     ]
     read = Reader(small_page(sections=sections))
     boxes = [a for t, a in read.tags if t == "div" and a.get("class") == "plot"]
@@ -176,7 +175,7 @@ def test_every_figure_has_its_place_its_data_and_its_sentence() -> None:
 
 def test_a_number_that_json_does_not_know_becomes_a_gap() -> None:
     values = [1.0, float("nan"), float("inf"), 2]
-    text = small_page(sections=[Section("Why?", [Part(small_plot(y=values), "Gaps.")])])
+    text = small_page(sections=[("Why?", [Part(small_plot(y=values), "Gaps.")])])
     assert Reader(text).plots[0]["data"][0]["y"] == [1.0, None, None, 2]
 
 

@@ -472,7 +472,7 @@ def test_only_the_three_scripts_of_the_page_may_run() -> None:
     assert "</" not in SCRIPT
     assert not re.search(r"eval|Function|innerHTML|http|\bon\w+ ?=", SCRIPT)
     made = Made(command="c", date="d", version="v")
-    plain = Reader(page(title="t", lead=Html(""), sections=[], made=made))
+    plain = Reader(page(title="t", lead=[], sections=[], made=made))
     assert len(plain.scripts) == 2
     assert ".limits" not in plain.all("style")[0]
     assert ".limits" in read.all("style")[0]

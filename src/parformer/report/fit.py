@@ -18,7 +18,7 @@ from parformer.report import fit_rows as facts
 from parformer.report.fit_figures import answer, curves, rate_curves
 from parformer.report.fit_glance import handed_over, lead, stopped_words
 from parformer.report.fit_sizes import sizes_pictures
-from parformer.report.page import Made, Part, Section, page, template
+from parformer.report.page import Made, Section, page, template
 from parformer.report.stack import draw, legend
 from parformer.report.tables import right, slim
 from parformer.report.words import NAMES, limit_words, long_time, signed
@@ -26,26 +26,23 @@ from parformer.report.words import NAMES, limit_words, long_time, signed
 
 def fit_page(found: FitResult) -> str:
     """The report as one self-contained HTML page."""
-    given: list[tuple[str, list[Part | None]]] = [
-        (
-            "Which model is worth it?",
-            [answer(found), fit_parts.figures(found), fit_parts.counting(found)],
-        ),
+    worth = [answer(found), fit_parts.figures(found), fit_parts.counting(found)]
+    sections: list[Section] = [
+        ("Which model is worth it?", worth),
         ("What do the models look like?", [fit_parts.stacks(found)]),
         ("Which models keep to the limits?", [fit_parts.limits(found)]),
         ("Where is attention required?", [fit_parts.attention(found)]),
-        ("Which sizes were looked at?", [*sizes_pictures(found)]),
+        ("Which sizes were looked at?", sizes_pictures(found)),
         ("How did the models learn?", [curves(found), fit_parts.sweep(found), rate_curves(found)]),
         ("What do they write?", [fit_parts.samples(found)]),
         ("What did the job take?", [fit_effort.phases(found), fit_effort.energy(found)]),
         ("What was measured, and on what?", [fit_effort.receipts(found)]),
         ("How can it be repeated?", [fit_effort.repeat(found)]),
     ]
-    sections = [(heading, [part for part in parts if part]) for heading, parts in given]
     return page(
         title=found.verdict.headline,
         lead=lead(found),
-        sections=[Section(heading, parts) for heading, parts in sections if parts],
+        sections=sections,
         made=Made(command=found.command, date=found.date, version=found.version),
         style=template("fit.css"),
     )

@@ -16,10 +16,10 @@ GAIN, LOSS, NEITHER = "gain", "loss", "neither"
 """Colours of a tile's mark; what cannot be told apart is neither."""
 
 
-def lead(found: FitResult) -> Html:
+def lead(found: FitResult) -> list[Html]:
     """All that stands above the first figure."""
     final = handed_over(found)
-    parts = [
+    return [
         *[paragraph(stopped_words(found), "warning")] * (not found.finished),
         paragraph(occasion(found), "soft"),
         *(paragraph(words, "verdict") for words in found.verdict.sentences),
@@ -27,7 +27,6 @@ def lead(found: FitResult) -> Html:
         *[paragraph(final)] * bool(final),
         *(paragraph(warning, "warning") for warning in found.warnings),
     ]
-    return Html("\n".join(parts))
 
 
 def occasion(found: FitResult) -> str:

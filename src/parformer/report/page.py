@@ -4,7 +4,7 @@ Everything is inside: text, tables, figures and the script that draws them. The 
 server for anything, and its policy forbids it to; it follows the reader's light or dark.
 
 >>> made = Made(command="parformer search", date="2026-11-16", version="0.1.0")
->>> "<script>alert" in page(title="<script>alert(1)", lead=Html(""), sections=[], made=made)
+>>> "<script>alert" in page(title="<script>alert(1)", lead=[], sections=[], made=made)
 False
 """
 
@@ -19,6 +19,7 @@ from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from itertools import count
 from string import Template
 from typing import NewType
 
@@ -64,18 +65,14 @@ class Part:
     see: str
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A question, and what answers it."""
-
-    heading: str
-    parts: Sequence[Part]
+Section = tuple[str, Sequence[Part | None]]
+"""A question, and what answers it; without an answer it is not asked."""
 
 
 def page(
     *,
     title: str,
-    lead: Html,
+    lead: Sequence[Html],
     sections: Sequence[Section],
     made: Made,
     script: str = "",
@@ -93,16 +90,18 @@ def page(
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
         f"script-src {' '.join(map(_fingerprint, scripts))}"
     )
-    numbers = iter(range(1, 1 + sum(len(section.parts) for section in sections)))
+    numbers = count(1)
+    answers = [(heading, [part for part in parts if part]) for heading, parts in sections]
     body = "\n".join(
-        f"<section><h2>{escape(section.heading)}</h2>"
-        + "\n".join(_figure(part, next(numbers)) for part in section.parts)
+        f"<section><h2>{escape(heading)}</h2>"
+        + "\n".join(_figure(part, next(numbers)) for part in parts)
         + "</section>"
-        for section in sections
+        for heading, parts in answers
+        if parts
     )
     return Template(template("page.html")).substitute(
         title=escape(title),
-        lead=lead,
+        lead="\n".join(lead),
         body=body,
         policy=policy,
         colours=escape(json.dumps({"light": LIGHT, "dark": DARK})),

@@ -34,18 +34,17 @@ def pareto_page(found: SizesResult) -> str:
         *(paragraph(warning, "warning") for warning in found.warnings),
         paragraph(_what(found), "soft"),
     ]  # fmt: skip
-    steps = settling(found)
-    given = [
+    sections: list[Section] = [
         ("Which architecture fits my limits?", _choice(found)),
         ("What does it save at equal quality?", savings_parts(found)),
-        ("Did the search settle?", [steps] if steps else []),
+        ("Did the search settle?", [settling(found)]),
         ("How far off were the predictions?", predictions(found)),
         ("How can it be repeated?", [_effort(found)]),
     ]
     return page(
         title=f"The best {facts.family_of(found)} architectures for this device",
-        lead=Html("\n".join(lead)),
-        sections=[Section(heading, parts) for heading, parts in given if parts],
+        lead=lead,
+        sections=sections,
         made=Made(
             command=found.command or "parformer search sizes",
             date=found.date,

@@ -29,6 +29,10 @@ NOTHING = "−"
 STYLES = {"exactly": "green", "within rounding": "green", "holds": "green"}
 STYLES |= {"within the noise": "green", "differs": "yellow", "does not hold": "yellow"}
 COLOURS = {"exact count": "#2f9e44", "measured here": "#7c5cff", "pocket": "#e8a200"}
+SOURCE = (
+    "Nothing in the column “ours” is taken from a paper: it was counted, measured or trained in "
+    "this run, and the last column says which."
+)
 FAR = 60.0
 """Percent beyond which a point of the picture stands at its edge."""
 
@@ -172,34 +176,29 @@ def time_words(minutes: float) -> str:
 def reproduced_page(result: ReproduceResult) -> str:
     """All studies of a run on one page."""
     studies = result.studies
-    rows = [row for study in studies for row in study.rows]
     title = "Published and ours"
     if len(studies) == 1:
         title = f"{studies[0].place}: {studies[0].title}"
-    lead = [paragraph(words, "verdict") for words in opening(studies, rows)]
-    lead.append(
-        paragraph(
-            "Nothing in the column “ours” is taken from a paper: it was counted, measured or "
-            "trained in this run, and the last column says which.",
-            "soft",
-        )
+    away = ("How far is ours from what was published?", [picture(studies)])
+    return page(
+        title=title,
+        lead=[paragraph(opening(studies), "verdict"), paragraph(SOURCE, "soft")],
+        sections=[away, *map(study_section, studies)],
+        made=Made(command=result.command, date=result.date, version=result.version),
+        style=template("reproduced.css"),
     )
-    sections = [section for section in (picture(studies), *map(study_section, studies)) if section]
-    body = Html("".join(lead))
-    made = Made(command=result.command, date=result.date, version=result.version)
-    style = template("reproduced.css")
-    return page(title=title, lead=body, sections=sections, made=made, style=style)
 
 
-def opening(studies: Sequence[ReproducedStudy], rows: Sequence[ReproducedRow]) -> list[str]:
+def opening(studies: Sequence[ReproducedStudy]) -> str:
     if len(studies) == 1:
-        return [f"{studies[0].paper}. {studies[0].summary}"]
+        return f"{studies[0].paper}. {studies[0].summary}"
+    rows = [row for study in studies for row in study.rows]
     judged = [row for row in rows if row.verdict not in ("", "too noisy to tell")]
     fine = sum(row.verdict not in ("differs", "does not hold") for row in judged)
-    return [
+    return (
         f"{len(studies)} tables and figures, {len(rows)} rows: {len(judged)} can be judged here, "
         f"and {fine} of them agree or differ for a known reason."
-    ]
+    )
 
 
 def study_section(study: ReproducedStudy) -> Section:
@@ -214,12 +213,11 @@ def study_section(study: ReproducedStudy) -> Section:
         )
     said = [*notes(study), *[f"Receipt: {study.receipt}"] * bool(study.receipt)]
     content = Html(content + "".join(f"<p class=soft>{escape(words)}</p>" for words in said))
-    heading = f"{study.place}: {study.title}"
     where = f"{study.name}, {study.paper}. {study.summary}"
-    return Section(heading, [Part(content, where)])
+    return f"{study.place}: {study.title}", [Part(content, where)]
 
 
-def picture(studies: Sequence[ReproducedStudy]) -> Section | None:
+def picture(studies: Sequence[ReproducedStudy]) -> Part | None:
     """Every figure that has a difference in percent, as a point."""
     groups: dict[str, list[tuple[float, str, str]]] = {}
     for study in studies:
@@ -253,4 +251,4 @@ def picture(studies: Sequence[ReproducedStudy]) -> Section | None:
         "Each point is a row with a published figure. On the line in the middle both are the same; "
         f"what is farther than {FAR:.0f}% stands at the edge."
     )
-    return Section("How far is ours from what was published?", [Part(drawn, see)])
+    return Part(drawn, see)

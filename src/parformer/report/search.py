@@ -48,25 +48,19 @@ def search_page(found: PlacementResult) -> str:
         *(paragraph(warning, "warning") for warning in found.warnings),
         paragraph(WHAT, "soft"),
     ]
-    maps = [figures.heat_map(found)]
-    if len(found.seeds) > 1:
-        maps.append(figures.heat_maps_by_seed(found))
-    sections = [
-        Section("How likely is which block in which layer?", maps),
-        Section("Where in the depth do the blocks sit?", [figures.thirds_figure(found)]),
-        Section("Did the search settle?", [figures.convergence(found)]),
+    seeds = figures.heat_maps_by_seed(found) if len(found.seeds) > 1 else None
+    anew = found.retrained or ()
+    sections: list[Section] = [
+        ("How likely is which block in which layer?", [figures.heat_map(found), seeds]),
+        ("Where in the depth do the blocks sit?", [figures.thirds_figure(found)]),
+        ("Did the search settle?", [figures.convergence(found)]),
+        ("What does the pattern cost?", _comparison(found) if found.compared else []),
+        ("How good is it when trained anew?", costs.quality_parts(found, anew) if anew else []),
+        ("What did the search take?", [_effort(found)]),
     ]
-    if found.compared:
-        sections.append(Section("What does the pattern cost?", _comparison(found)))
-    if found.retrained:
-        parts = [Part(costs.quality_table(found.retrained), "Lower is better everywhere.")]
-        if any(found.row(run.name) for run in found.retrained):
-            parts.insert(0, costs.quality_figure(found, found.retrained))
-        sections.append(Section("How good is it when trained anew?", parts))
-    sections.append(Section("What did the search take?", [_effort(found)]))
     return page(
         title=f"Where does a language model of {found.corpus} need attention?",
-        lead=Html("\n".join(lead)),
+        lead=lead,
         sections=sections,
         made=Made(command=found.command, date=found.date, version=found.version),
     )

@@ -143,10 +143,18 @@ def values_of(runs: Sequence[Retrained]) -> dict[str, float]:
     return {run.name: float(getattr(score_of(run, split), figure)) for run in runs}
 
 
-def quality_figure(found: PlacementResult, runs: Sequence[Retrained]) -> Part:
+def quality_parts(found: PlacementResult, runs: Sequence[Retrained]) -> list[Part | None]:
+    """What every pattern reached when trained anew, drawn and as a table."""
+    numbers = Part(quality_table(runs), "Lower is better everywhere.")
+    return [quality_figure(found, runs), numbers]
+
+
+def quality_figure(found: PlacementResult, runs: Sequence[Retrained]) -> Part | None:
     """Quality against cost, one point per pattern that was trained anew."""
     values, (_, _, unit) = values_of(runs), scored(runs)
     pairs = [(run, row) for run in runs if (row := found.row(run.name))]
+    if not pairs:
+        return None
     places = [(1e3 * row.latency_seconds, values[run.name]) for run, row in pairs]
     shared: Trace = {"type": "scatter", "mode": "markers+text", "textposition": "top center"}
     shared["hovertemplate"] = "%{text}: %{y:.3f} at %{x:.3g} ms<extra></extra>"

@@ -10,13 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from parformer.measure.models import MeasuredModels, step_words
 from parformer.report.stack import draw, legend
 from parformer.report.words import duration, gigaflops, megabytes
 
 if TYPE_CHECKING:
     from parformer.config import ModelConfig
     from parformer.costs import ModelCost
+    from parformer.measure.models import MeasuredModels
 
 
 def stacks(models: Mapping[str, ModelConfig]) -> RenderableType:
@@ -66,6 +66,8 @@ def side_by_side(
 
 def cost_table(costs: Mapping[str, ModelCost]) -> Table:
     """Exact prices, model beside model."""
+    from parformer.measure.models import step_words  # brings torch, which other tables do without
+
     shape = next(iter(costs.values())).shape
     rows: list[tuple[str, Callable[[str], str]]] = [
         ("parameters", lambda n: f"{costs[n].parameters:,}"),
