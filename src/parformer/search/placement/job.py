@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from parformer.data.batches import sample
+from parformer.data.batches import Tokens, sample
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
 from parformer.evaluate.counting import References, entropy, references_of
@@ -134,105 +134,124 @@ def search_recipe(
             raise ConfigError(
                 f"the run {str(path)!r} holds a training; go on with: parformer train --run {path}"
             )
-        known = know_device(recipe, prepared, path, measured, workers, watch)
-        ended = search_seeds(recipe, prepared, path, known.prices, workers, watch)
+        run = Run(recipe, prepared, path, workers, watch)
+        known = run.know_device(measured)
+        ended = run.search_seeds(known.prices)
         if isinstance(ended, Searched):
             return ended
         found = None
         if workers.first:
+            timetable = timetable_of(recipe, run.tokens)
             found = finished_search(path, len(ended)) or summarise(
-                recipe,
-                ended,
-                known,
-                timetable_of(recipe, prepared.splits["train"].tokens),
-                command,
-                watch,
-                count_beside(recipe, prepared),
+                recipe, ended, known, timetable, command, watch, count_beside(recipe, prepared)
             )
             found.save(path)
         shared = workers.share("" if found is None else str(found.pattern))
-    if retrain:
-        return retrain_all(recipe, path, found, Pattern.parse(shared), workers, watch)
-    return Searched(found)
+    return run.retrain(found, Pattern.parse(shared)) if retrain else Searched(found)
 
 
-def know_device(
-    recipe: Recipe,
-    prepared: Prepared,
-    path: Path,
-    measured: list[Known],
-    workers: Workers,
-    watch: Watch,
-) -> Known:
-    """What was measured of this machine when the run began, for all who go on with it."""
-    there = workers.share("yes" if (path / DEVICE).is_file() else "") == "yes"
-    if there:
-        try:
-            return Known.from_dict(folder.read_json(path, DEVICE), DEVICE)
-        except ParformerError as problem:
-            raise FolderError(
-                f"{str(path / DEVICE)!r} is broken ({problem}); remove it, and what it says is "
-                "measured again"
-            ) from None
-    if not measured:  # killed after its recipe was written, before this was
-        prices = find_prices(recipe, workers, watch)
-        pace = find_pace(recipe, prepared.splits["train"].tokens, workers)
-        measured.append(Known(prices, pace))
-    if workers.first:
-        replace_file(path / DEVICE, json.dumps(measured[0].to_dict(), indent=2) + "\n")
-    return measured[0]
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A search under way."""
 
+    recipe: Recipe
+    prepared: Prepared
+    path: Path
+    workers: Workers
+    watch: Watch
 
-def search_seeds(
-    recipe: Recipe,
-    prepared: Prepared,
-    path: Path,
-    prices: Prices | None,
-    workers: Workers,
-    watch: Watch,
-) -> list[SeedRun] | Searched:
-    """Every seed's search, one after the other; or where they were stopped."""
-    seeds, target = search_of(recipe).seeds, target_of(recipe)
+    @property
+    def tokens(self) -> Tokens:
+        return self.prepared.splits["train"].tokens
 
-    def make_session(*inputs: Any, **options: Any) -> SearchSession:
-        return SearchSession(*inputs, **options, prices=prices, target=target)
+    def know_device(self, measured: list[Known]) -> Known:
+        """What was measured of this machine when the run began, for all who go on with it."""
+        file, workers = self.path / DEVICE, self.workers
+        if workers.share("yes" if file.is_file() else "") == "yes":
+            try:
+                return Known.from_dict(folder.read_json(self.path, DEVICE), DEVICE)
+            except ParformerError as problem:
+                raise FolderError(
+                    f"{str(file)!r} is broken ({problem}); remove it, and what it says is "
+                    "measured again"
+                ) from None
+        if not measured:  # killed after its recipe was written, before this was
+            prices = find_prices(self.recipe, workers, self.watch)
+            measured.append(Known(prices, find_pace(self.recipe, self.tokens, workers)))
+        if workers.first:
+            replace_file(file, json.dumps(measured[0].to_dict(), indent=2) + "\n")
+        return measured[0]
 
-    runs = []
-    known = entropy(prepared.splits["train"].tokens, recipe.model.vocab_size)
-    for number in range(seeds):
-        seed = recipe.train.seed + number
-        if seeds > 1:
-            watch.notice(f"Seed {seed}, {number + 1} of {seeds}")
-        for slower in range(MOST_SLOWER + 1):
-            rate = recipe.train.learning_rate / SLOWER**slower
-            own = recipe.replaced({"train.seed": seed, "train.learning_rate": rate})
-            place = path / (f"seed-{seed}-slower-{slower}" if slower else f"seed-{seed}")
-            if workers.first:
-                place.mkdir(exist_ok=True)
-            workers.share("")  # the folder is there
-            outcome = train(
-                own,
-                prepared,
-                place,
-                workers=workers,
-                watch=watch,
-                make_session=make_session,
-                make_journal=SearchJournal,
-            )
+    def search_seeds(self, prices: Prices | None) -> list[SeedRun] | Searched:
+        """Every seed's search, one after the other; or where they were stopped."""
+        recipe, workers, watch = self.recipe, self.workers, self.watch
+        seeds, target = search_of(recipe).seeds, target_of(recipe)
+
+        def make_session(*inputs: Any, **options: Any) -> SearchSession:
+            return SearchSession(*inputs, **options, prices=prices, target=target)
+
+        runs = []
+        known = entropy(self.tokens, recipe.model.vocab_size)
+        for number in range(seeds):
+            seed = recipe.train.seed + number
+            if seeds > 1:
+                watch.notice(f"Seed {seed}, {number + 1} of {seeds}")
+            for slower in range(MOST_SLOWER + 1):
+                rate = recipe.train.learning_rate / SLOWER**slower
+                own = recipe.replaced({"train.seed": seed, "train.learning_rate": rate})
+                place = self.path / (f"seed-{seed}-slower-{slower}" if slower else f"seed-{seed}")
+                if workers.first:
+                    place.mkdir(exist_ok=True)
+                workers.share("")  # the folder is there
+                outcome = train(
+                    own,
+                    self.prepared,
+                    place,
+                    workers=workers,
+                    watch=watch,
+                    make_session=make_session,
+                    make_journal=SearchJournal,
+                )
+                if not outcome.finished:
+                    return Searched(None, False, outcome.step, f"seed {seed}")
+                run = SeedRun.read(place, dict(outcome.result)) if workers.first else None
+                stuck = run is not None and run.stuck(known)
+                stuck = workers.share("yes" if stuck else "") == "yes"
+                if not stuck or slower == MOST_SLOWER:
+                    break
+                watch.notice(
+                    f"seed {seed}: the supernet learned nothing but token frequencies at {rate:g}; "
+                    f"once more at {rate / SLOWER:g}"
+                )
+            if run is not None:
+                runs.append(run)
+                watch.notice(f"seed {seed}: {run.pattern}")
+        return runs
+
+    def retrain(self, found: PlacementResult | None, pattern: Pattern) -> Searched:
+        """Train the found pattern and its rivals from scratch, all with the search's updates."""
+        recipe = self.recipe
+        patterns = {"found": pattern, **rivals(len(space_of(recipe).layers))}
+        results: dict[str, Json] = {}
+        for name, pattern in patterns.items():
+            twin = next((other for other in results if patterns[other] == pattern), None)
+            if twin is not None:
+                results[name] = results[twin]
+                continue
+            self.watch.notice(f"Training {name} from scratch: {pattern}")
+            changes = {"model.pattern": pattern, "train.time": 0.0, "train.evaluate_every": 0}
+            own = replace(recipe.replaced(changes), search=None)
+            place = self.path / RETRAIN / name
+            outcome = train_model(own, place, workers=self.workers, watch=self.watch)
             if not outcome.finished:
-                return Searched(None, False, outcome.step, f"seed {seed}")
-            run = SeedRun.read(place, dict(outcome.result)) if workers.first else None
-            stuck = workers.share("yes" if run is not None and run.stuck(known) else "") == "yes"
-            if not stuck or slower == MOST_SLOWER:
-                break
-            watch.notice(
-                f"seed {seed}: the supernet learned nothing but token frequencies at {rate:g}; "
-                f"once more at {rate / SLOWER:g}"
-            )
-        if run is not None:
-            runs.append(run)
-            watch.notice(f"seed {seed}: {outcome.result['pattern']}")
-    return runs
+                return Searched(None, False, outcome.step, f"training {name}")
+            results[name] = dict(outcome.result)
+        if found is None:
+            return Searched(None)
+        by_character = recipe.data.tokenizer in ("byte", "used-bytes", "character")
+        whole = retrained(found, results, patterns, by_character=by_character)
+        whole.save(self.path)
+        return Searched(whole)
 
 
 def count_beside(recipe: Recipe, prepared: Prepared) -> References | None:
@@ -252,34 +271,3 @@ def finished_search(path: Path, seeds: int) -> PlacementResult | None:
     except ParformerError:
         return None
     return found if len(found.seeds) == seeds else None
-
-
-def retrain_all(
-    recipe: Recipe,
-    path: Path,
-    found: PlacementResult | None,
-    pattern: Pattern,
-    workers: Workers,
-    watch: Watch,
-) -> Searched:
-    """Train the found pattern and its rivals from scratch, all with the search's updates."""
-    patterns = {"found": pattern, **rivals(len(space_of(recipe).layers))}
-    results: dict[str, Json] = {}
-    for name, pattern in patterns.items():
-        twin = next((other for other in results if patterns[other] == pattern), None)
-        if twin is not None:
-            results[name] = results[twin]
-            continue
-        watch.notice(f"Training {name} from scratch: {pattern}")
-        changes = {"model.pattern": pattern, "train.time": 0.0, "train.evaluate_every": 0}
-        own = replace(recipe.replaced(changes), search=None)
-        outcome = train_model(own, path / RETRAIN / name, workers=workers, watch=watch)
-        if not outcome.finished:
-            return Searched(None, False, outcome.step, f"training {name}")
-        results[name] = dict(outcome.result)
-    if found is None:
-        return Searched(None)
-    by_character = recipe.data.tokenizer in ("byte", "used-bytes", "character")
-    whole = retrained(found, results, patterns, by_character=by_character)
-    whole.save(path)
-    return Searched(whole)
