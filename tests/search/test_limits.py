@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from parformer.errors import ConfigError
 from parformer.search.limits import (
-    EXAMPLES,
     METRICS,
+    WRITTEN,
     as_option,
     excess,
     in_words,
@@ -50,7 +50,7 @@ def test_amounts_have_units(text: str, most: float) -> None:
 )  # fmt: skip
 def test_an_amount_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
     metric = text.partition("=")[0]
-    with pytest.raises(ConfigError, match=f"such as {metric}={EXAMPLES[metric]}"):
+    with pytest.raises(ConfigError, match=f"such as {metric}={WRITTEN[metric].example}"):
         read_limit(text)
 
 

@@ -28,27 +28,27 @@ COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 BYTES = {"B": 1.0} | {f"{unit}B": size for unit, size in COUNTS.items() if unit}
 BYTES |= {"KB": 1e3, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-UNITS: Mapping[str, Mapping[str, float]] = {
-    "latency": SECONDS,
-    "memory": BYTES,
-    "state": BYTES,
-    "flops": COUNTS,
-    "parameters": COUNTS,
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How people write amounts of a metric."""
+
+    kind: str
+    example: str
+    units: Mapping[str, float]
+    printed: tuple[str, ...]
+    """The units that `as_option` takes, largest first."""
+
+
+WRITTEN = {
+    "latency": Written("a time", "20ms", SECONDS, ("s", "ms", "us")),
+    "memory": Written("bytes", "200MB", BYTES, ("GB", "MB", "kB", "B")),
+    "state": Written("bytes", "1MB", BYTES, ("GB", "MB", "kB", "B")),
+    "flops": Written("a count", "5G", COUNTS, ("T", "G", "M", "k", "")),
+    "parameters": Written("a count", "50M", COUNTS, ("G", "M", "k", "")),
 }
-EXAMPLES = {
-    "latency": "20ms",
-    "memory": "200MB",
-    "state": "1MB",
-    "flops": "5G",
-    "parameters": "50M",
-}
-KINDS = {
-    "latency": "a time",
-    "memory": "bytes",
-    "state": "bytes",
-    "flops": "a count",
-    "parameters": "a count",
-}
+UNITS = {metric: written.units for metric, written in WRITTEN.items()}
 _AMOUNT = re.compile(r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,2})?)\s*([A-Za-zµ]*)")
 
 
@@ -83,18 +83,17 @@ def read_limit(text: str, metrics: Sequence[str] = METRICS) -> Limit:
 
 def _ways(metric: str) -> str:
     return (
-        f"such as {metric}={EXAMPLES[metric]}, or a multiple of the baseline's, "
+        f"such as {metric}={WRITTEN[metric].example}, or a multiple of the baseline's, "
         f"such as {metric}=0.7x"
     )
 
 
 def _wrong_unit(metric: str, unit: str) -> str:
     """Why an amount of a metric cannot be written so."""
-    kind = KINDS[metric]
-    known = ", ".join(filter(None, UNITS[metric]))
+    kind, known = WRITTEN[metric].kind, ", ".join(filter(None, UNITS[metric]))
     if not unit:
         return f"has no unit; {metric} is {kind}, in {known}"
-    others = [KINDS[other] for other, units in UNITS.items() if unit in units]
+    others = [other.kind for other in WRITTEN.values() if unit in other.units]
     if others:
         return f"has {shown(unit)}, which is for {others[0]}; {metric} is {kind}, in {known}"
     return f"has the unknown unit {shown(unit)}; {metric} is {kind}, in {known}"
@@ -140,18 +139,9 @@ def as_option(metric: str, amount: float) -> str:
     >>> as_option("latency", 0.02131)
     'latency=21.4ms'
     """
-    steps = {name: size for name, size in UNITS[metric].items() if name in PRINTED[metric]}
-    unit = next((u for u in PRINTED[metric] if amount >= steps[u]), PRINTED[metric][-1])
-    digits = f"{1.0005 * amount / steps[unit]:.3g}"
-    if float(digits) * steps[unit] < amount:
-        digits = f"{1.006 * amount / steps[unit]:.3g}"
+    sizes, printed = UNITS[metric], WRITTEN[metric].printed
+    unit = next((u for u in printed if amount >= sizes[u]), printed[-1])
+    digits = f"{1.0005 * amount / sizes[unit]:.3g}"
+    if float(digits) * sizes[unit] < amount:
+        digits = f"{1.006 * amount / sizes[unit]:.3g}"
     return f"{metric}={float(digits):g}{unit}"
-
-
-PRINTED = {
-    "latency": ("s", "ms", "us"),
-    "memory": ("GB", "MB", "kB", "B"),
-    "state": ("GB", "MB", "kB", "B"),
-    "flops": ("T", "G", "M", "k", ""),
-    "parameters": ("G", "M", "k", ""),
-}

@@ -45,7 +45,9 @@ def proxies(
     request = requested(RankingRequest, request, fields)
     tell = Watch(watch)
     read = of_experiment(read_trained(Path(request.table)), request)
-    models, skipped = without_gaps(read, request)
+    asked = [request.truth, *request.columns.values(), *([request.latency] * bool(request.latency))]
+    models = [model for model in read if all(model.value(name).strip() for name in asked)]
+    skipped = len(read) - len(models)
     if skipped:
         tell.notice(f"{skipped:,} of {skipped + len(models):,} models have a gap and are left out.")
     groups = by_experiment(models, FEWEST, sample=request.sample, seed=request.seed)
@@ -97,15 +99,6 @@ def of_experiment(models: Sequence[Trained], request: RankingRequest) -> Sequenc
             f"{', '.join(map(repr, known[:20]))}"
         )
     return [model for model in models if model.experiment == request.experiment]
-
-
-def without_gaps(
-    models: Sequence[Trained], request: RankingRequest
-) -> tuple[Sequence[Trained], int]:
-    """The models that have all that is asked of them, and how many have not."""
-    asked = [request.truth, *request.columns.values(), *([request.latency] * bool(request.latency))]
-    kept = [model for model in models if all(model.value(name).strip() for name in asked)]
-    return kept, len(models) - len(kept)
 
 
 def rank_group(

@@ -12,7 +12,7 @@ all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ def synflow(model: Model, batch: Batch) -> float:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.abs_()
-    with ones_after(model.embedding):
+    with hooked([model.embedding], lambda _, __, output: torch.ones_like(output)):
         hidden_btd = hidden_of(model, torch.zeros_like(batch.tokens_bt[:1]))
     words_v = hidden_btd.new_ones(short_list(head))
     flow = read_out(head, hidden_btd, words_v, clusters=True).sum()
@@ -263,21 +263,19 @@ def outputs_of(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Tensor]
         assert module not in outputs  # none of them runs twice in a step without a past
         outputs[module] = output
 
-    handles = [module.register_forward_hook(keep) for module in modules]
-    try:
+    with hooked(modules, keep):
         yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
-def ones_after(module: nn.Module) -> Iterator[None]:
-    handle = module.register_forward_hook(lambda _, __, output: torch.ones_like(output))
+def hooked(modules: Sequence[nn.Module], hook: Callable[..., Tensor | None]) -> Iterator[None]:
+    """Inside `with`, each of these modules asks the hook after it ran."""
+    handles = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
