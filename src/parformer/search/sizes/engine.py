@@ -235,8 +235,7 @@ def refuse_contradiction(
         return
     usable = [one for one in candidates if one.values is not None]
     if usable and not any(one.fits for one in usable):
-        nearest = min(usable, key=lambda one: one.excess)
-        raise nothing_within(limits, nearest, wanted.space)
+        raise nothing_within(limits, usable, wanted.space)
 
 
 def ending(

@@ -366,7 +366,8 @@ def translated(address: Address) -> Iterator[None]:
         if not is_trouble(error):
             raise
         kind = ConfigError if address.kind == "postgresql" else FolderError
-        said = without_password(first_line(error))
+        text = reason(error).strip() or type(error).__name__
+        said = without_password(text.splitlines()[0].strip())
         raise kind(f"cannot use the storage {str(address)!r}: {said}") from None
 
 
@@ -378,7 +379,3 @@ def is_trouble(error: Exception) -> bool:
     if "psycopg" in sys.modules:
         kinds += (sys.modules["psycopg"].Error,)
     return isinstance(error, kinds)
-
-
-def first_line(error: Exception) -> str:
-    return (reason(error).strip() or type(error).__name__).splitlines()[0].strip()

@@ -64,9 +64,13 @@ class Study:
 
     def __init__(self, database: Database, name: str) -> None:
         self.database, self.name = database, name
-        ((settings, self.slots, self.heartbeat),) = database.ask(
-            "SELECT settings, slots, heartbeat FROM parformer_studies WHERE name = ?", name
+        ((form, settings, self.slots, self.heartbeat),) = database.ask(
+            "SELECT format, settings, slots, heartbeat FROM parformer_studies WHERE name = ?", name
         )
+        if form != FORMAT:
+            raise ConfigError(
+                f"{database.address} has the format {form!r}, and this version reads {FORMAT!r}"
+            )
         self.settings: Json = json.loads(settings)
         self.known: dict[int, Finished] = {}
         self.gap = 0
@@ -254,7 +258,6 @@ def open_study(
             bring_over(database, address, name)
             make_study(database, name, asked, slots, heartbeat)
             failpoint("study.created")
-            check_format(database, name)
             study = Study(database, name)
             check_settings(today(study.settings), asked, address)
             study.slots = max(slots, study.slots)
@@ -278,7 +281,6 @@ def join_study(storage: str, name: str) -> Study:
         if name not in names:
             known = ", ".join(names[:20]) or "none"
             raise ConfigError(f"there is no study {name!r} in {address}; it has: {known}")
-        check_format(database, name)
         return Study(database, name)
 
 
@@ -337,14 +339,6 @@ def closed_on_error(database: Database) -> Iterator[None]:
     except BaseException:
         database.close()
         raise
-
-
-def check_format(database: Database, name: str) -> None:
-    ((found,),) = database.ask("SELECT format FROM parformer_studies WHERE name = ?", name)
-    if found != FORMAT:
-        raise ConfigError(
-            f"{database.address} has the format {found!r}, and this version reads {FORMAT!r}"
-        )
 
 
 def checked_name(name: str) -> str:

@@ -124,8 +124,7 @@ def unbeaten(ended: Ended) -> list[Candidate]:
     fine = [one for one in ended.candidates if one.fits]
     if not fine:
         usable = [one for one in ended.candidates if one.values is not None]
-        nearest = min(usable, key=lambda one: one.excess)
-        raise nothing_within(ended.limits, nearest, ended.wanted.space)
+        raise nothing_within(ended.limits, usable, ended.wanted.space)
     flags = front(np.array([one.values for one in fine]))
     best = [one for one, flag in zip(fine, flags, strict=True) if flag]
     return list({one.values: one for one in reversed(best)}.values())[::-1]

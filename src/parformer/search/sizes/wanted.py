@@ -6,7 +6,7 @@ A study keeps it, so workers on other machines need the study's address and noth
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -101,14 +101,15 @@ def settle_limits(wanted: Wanted, meter: Meter) -> dict[str, float]:
         genome = space.smallest("parameters" if metric in CLOCKED else metric)
         figures = countable(count(space.config(genome), wanted.step)) | least
         if figures[metric] > SURELY * most:
-            raise nothing_within({metric: most}, Candidate(genome, None, figures=figures), space)
+            raise nothing_within({metric: most}, [Candidate(genome, None, figures=figures)], space)
     return limits
 
 
 def nothing_within(
-    limits: Mapping[str, float], nearest: Candidate, space: SearchSpace
+    limits: Mapping[str, float], candidates: Sequence[Candidate], space: SearchSpace
 ) -> ConfigError:
     """Which limits the nearest candidate breaks, and what would let it in."""
+    nearest = min(candidates, key=lambda one: one.excess)
     figures = nearest.figures
     broken = [name for name, most in limits.items() if figures[name] > most]
     has = " and ".join(
