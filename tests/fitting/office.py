@@ -13,7 +13,7 @@ import pytest
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.evaluate.counting import References
-from parformer.fitting import running
+from parformer.fitting import candidates, running
 from parformer.fitting.job import fit
 from parformer.fitting.request import FitRequest
 from parformer.fitting.result import FitResult
@@ -105,4 +105,8 @@ def small_request(text: Path, run: Path, **changes: Any) -> FitRequest:
 
 
 def small_fit(request: FitRequest, **options: Any) -> FitResult:
-    return fit(request, **({"meter": FakeMeter(), "quiet": True} | options))
+    """A fit whose searches for sizes look at few of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "POPULATION", 15)
+        patch.setattr(candidates, "ITERATIONS", 3)
+        return fit(request, **({"meter": FakeMeter(), "quiet": True} | options))

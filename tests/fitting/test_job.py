@@ -16,8 +16,9 @@ import parformer as pf
 from parformer.cli import main
 from parformer.costs import cost
 from parformer.errors import ConfigError, CorpusError, FolderError, ParformerError, Stopped
+from parformer.evaluate.counting import References
 from parformer.events import Event, Listener, Notice, Phase, Planned, Step
-from parformer.fitting import contest, running
+from parformer.fitting import contest
 from parformer.fitting.phases import Contestant
 from parformer.fitting.rates import MOST_RATES
 from parformer.fitting.request import FitRequest
@@ -44,8 +45,20 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def before_contest(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A fit that was stopped when its finalists had their rates; it goes on in a copy."""
     path = tmp_path_factory.mktemp("fit") / "run"
+    with lenient(), pytest.raises(Stopped):
+        small_fit(small_request(text, path), watch=StopAt("contest"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    before_contest: Path, text: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    path = shutil.copytree(before_contest, tmp_path_factory.mktemp("fit") / "run")
     with lenient():
         small_fit(small_request(text, path), command="parformer fit words.txt")
     yield path
@@ -264,22 +277,28 @@ def test_where_nothing_was_learned_nobody_is_crowned(text: Path, tmp_path: Path)
     assert pf.load(path / "model").config.vocab_size == 256  # to be looked at all the same
 
 
-def test_a_model_that_loses_to_counting_is_told_so_first(text: Path, tmp_path: Path) -> None:
-    first = small_fit(small_request(text, tmp_path / "first"))
-    # another precision, chosen by the clock, moves it a little
+def test_a_model_that_loses_to_counting_is_told_so_first(whole: Path, tmp_path: Path) -> None:
+    first = FitResult.load(whole)
     loss = first.final.loss("test") if first.final else None
     assert loss is not None
-    with lenient(2 * loss):
-        ahead = small_fit(small_request(text, tmp_path / "ahead"))
-    first_sentence = ahead.verdict.sentences[0]
-    assert re.match(r"It is (49|50)\.\d% ahead of plain counting: ", first_sentence)
-    known = counting_reaches(2 * loss)["test"]
-    with pytest.MonkeyPatch.context() as patch:
-        better = {s: replace(known, ngram=loss / 2) for s in ("valid", "test")}
-        patch.setattr(running, "count_references", lambda _: better)
-        behind = small_fit(small_request(text, tmp_path / "behind"))
-    headline = behind.verdict.headline
-    assert re.match(r"Counting is (99|100|101)\.\d% ahead of it: ", headline)
+    path = shutil.copytree(whole, tmp_path / "copy")
+
+    def concluded_after(references: dict[str, References]) -> FitResult:
+        """The same fit, had counting reached this."""
+        notes = json.loads((path / "fit-notes.json").read_text("utf-8"))
+        text = notes["phases"]["text"]["result"]
+        assert set(text["references"]) == set(references)
+        text["references"] = {split: one.to_dict() for split, one in references.items()}
+        (path / "fit-notes.json").write_text(json.dumps(notes))
+        (path / "fit.json").unlink()
+        return small_fit(FitRequest(run=str(path)))
+
+    counted = counting_reaches(2 * loss)
+    first_sentence = concluded_after(counted).verdict.sentences[0]
+    assert re.match(r"It is 50\.0% ahead of plain counting: ", first_sentence)
+    better = {split: replace(one, ngram=loss / 2) for split, one in counted.items()}
+    headline = concluded_after(better).verdict.headline
+    assert re.match(r"Counting is 100\.0% ahead of it: ", headline)
     assert "a counted 3-gram" in headline
 
 
@@ -291,7 +310,7 @@ def heard(said: list[str]) -> Listener:
 
 
 def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before_contest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     whole = contest.to_the_end
@@ -301,8 +320,8 @@ def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
 
     monkeypatch.setattr(contest, "to_the_end", failing)
     monkeypatch.setattr(contest, "SHORTEST", 6)
-    with lenient():
-        found = small_fit(small_request(text, tmp_path / "run"), watch=heard(said))
+    path = shutil.copytree(before_contest, tmp_path / "run")
+    found = small_fit(FitRequest(run=str(path)), watch=heard(said))
     assert sum("baseline learned too little" in line for line in said) == 1
     base = found.models[0]
     assert base.learned is False
@@ -310,7 +329,7 @@ def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
     assert found.verdict.kind == "no baseline"
     assert "no baseline to compare with" in found.verdict.headline
     assert "better than the interleaved" not in str(found.verdict)
-    slower = read_run(tmp_path / "run" / "trainings" / "baseline").train.learning_rate
+    slower = read_run(path / "trainings" / "baseline").train.learning_rate
     assert base.rate is not None
     assert slower == pytest.approx(base.rate / contest.SLOWER)
 
@@ -324,7 +343,11 @@ def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
     ],
 )
 def test_a_finalist_whose_loss_rises_begins_again_slower(
-    curve: dict[int, float], why: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    curve: dict[int, float],
+    why: str,
+    before_contest: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever rate it began with, the model of the contest is that of a lower one."""
     said: list[str] = []
@@ -340,9 +363,8 @@ def test_a_finalist_whose_loss_rises_begins_again_slower(
     monkeypatch.setattr(Running, "train", rising)
     monkeypatch.setattr(contest, "BEGUN", 1)
     monkeypatch.setattr(Running, "stuck", lambda run, loss: loss == 9.0)
-    path = tmp_path / "run"
-    with lenient():
-        found = small_fit(small_request(text, path), watch=heard(said))
+    path = shutil.copytree(before_contest, tmp_path / "run")
+    found = small_fit(FitRequest(run=str(path)), watch=heard(said))
     rate = next(row.rate for row in found.models if row.name == "par")
     assert rate is not None
     assert f"par {why} at {rate:g}: once more at {rate / SLOWER:g}" in said
