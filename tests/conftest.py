@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -30,8 +31,19 @@ settings.load_profile("parformer")
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nothing is kept where the person who runs the tests keeps things."""
-    os.environ["PARFORMER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    """Nothing is kept where the person who runs the tests keeps things; all workers share it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    os.environ["PARFORMER_CACHE"] = str(folder / "cache")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_power_cut() -> Iterator[None]:
+    """No test waits for a disk: what a killed process wrote is there all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 torch.set_num_threads(1)  # such small products only lose by being shared out

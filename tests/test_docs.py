@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from parformer.cli import main, make_parser
+from parformer.evaluate import counting
+from tests.fitting.office import few_sizes
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -30,9 +32,10 @@ any_document = pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
 
 @any_document
 def test_python_examples_give_what_they_show(document: Path) -> None:
-    failed, _ = doctest.testfile(
-        str(document), module_relative=False, encoding="utf-8", optionflags=doctest.ELLIPSIS
-    )
+    with few_sizes():
+        failed, _ = doctest.testfile(
+            str(document), module_relative=False, encoding="utf-8", optionflags=doctest.ELLIPSIS
+        )
     assert failed == 0
 
 
@@ -44,6 +47,7 @@ def test_commands_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(counting, "XZ_TRAIN", 2**17)  # packing megabytes takes seconds
     for command in commands(document.read_text("utf-8"), RUN):
         words, target = split_redirect(command)
         if command.removeprefix("parformer ").startswith(LARGE):

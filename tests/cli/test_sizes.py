@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -208,12 +210,16 @@ def test_a_device_elsewhere_measures_for_a_search(
 ) -> None:
     here = answer(SMALL, capsys)
     monkeypatch.setattr("parformer.search.sizes.remote.PAUSE", 0.05)
-    storage = "--storage sqlite:jobs.db"
-    worker = Thread(target=say, args=(f"measure worker {storage} --idle 8s",), daemon=True)
+    storage, late = "--storage sqlite:jobs.db", Event()
+    now = time.monotonic
+    clock = SimpleNamespace(monotonic=lambda: now() + 1000 * late.is_set(), sleep=time.sleep)
+    monkeypatch.setattr("parformer.search.sizes.remote.time", clock)
+    worker = Thread(target=say, args=(f"measure worker {storage} --idle 500s",), daemon=True)
     worker.start()
     there = answer(
         f"{SMALL.replace('--run run', '--run far')} {storage} --measure-on worker", capsys
     )
+    late.set()
     worker.join(30)
     assert not worker.is_alive()
     assert [row["pattern"] for row in there["front"]] == [row["pattern"] for row in here["front"]]

@@ -104,9 +104,15 @@ def small_request(text: Path, run: Path, **changes: Any) -> FitRequest:
     return FitRequest(**(given | changes))
 
 
-def small_fit(request: FitRequest, **options: Any) -> FitResult:
-    """A fit whose searches for sizes look at few of them."""
+@contextmanager
+def few_sizes() -> Iterator[None]:
+    """Within it, searches for sizes look at few of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "POPULATION", 15)
         patch.setattr(candidates, "ITERATIONS", 3)
+        yield
+
+
+def small_fit(request: FitRequest, **options: Any) -> FitResult:
+    with few_sizes():
         return fit(request, **({"meter": FakeMeter(), "quiet": True} | options))

@@ -122,8 +122,6 @@ def library() -> Library | str:
         return str(reason)
 
 
-# its answer never changes, and what it does is not for torch.compile to follow
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_kernel(device: str) -> bool:
     """Whether a kind of device has one; where it could be faster, that is said once."""
     if device == "meta":
@@ -135,6 +133,11 @@ def has_kernel(device: str) -> bool:
     if isinstance(found, str):
         warn_of_steps(device, found)
     return isinstance(found, Library)
+
+
+# Its answer never changes, and what it does is not for torch.compile to follow. This is what
+# torch.compiler.assume_constant_result does, once it has loaded a compiler for two seconds.
+has_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
