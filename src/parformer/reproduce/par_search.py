@@ -5,7 +5,7 @@ One pocket search serves all three figures that are about it: it lies in the run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import pocket, settled
 from parformer.reproduce.workbench import Workbench, spread, study
 from parformer.search.placement.job import search_recipe
-from parformer.search.placement.result import PlacementResult, Seed
+from parformer.search.placement.result import PlacementResult
 
 SEEDS = 2
 """Searches at least; the paper has six."""
@@ -56,25 +56,24 @@ def how(found: PlacementResult) -> str:
     )
 
 
-def over_seeds(found: PlacementResult, value: Callable[[Seed], float]) -> Ours:
-    """The mean over seeds of what is computed from each."""
-    values = [value(seed) for seed in found.seeds]
+def over_seeds(found: PlacementResult, values: Sequence[float]) -> Ours:
+    """The mean of what every seed has one of."""
     return Ours(fmean(values), how(found), spread(values))
 
 
-def letters(seed: Seed, found: PlacementResult) -> list[str]:
-    """Every layer's choice, identities among them."""
-    return [block.letter for block in found.blocks_of(seed.picks)]
+def chosen(found: PlacementResult) -> list[list[str]]:
+    """Every layer's choice, identities among them, seed by seed."""
+    return [[block.letter for block in found.blocks_of(seed.picks)] for seed in found.seeds]
 
 
-def thirds(chosen: Sequence[str]) -> list[int]:
+def thirds(letters: Sequence[str]) -> list[int]:
     """Attention blocks in each third of the layers.
 
     >>> thirds("ssffsfff f".replace(" ", ""))
     [2, 1, 0]
     """
-    edges = [round(i * len(chosen) / 3) for i in range(4)]
-    return [list(chosen[a:b]).count("s") for a, b in pairwise(edges)]
+    edges = [round(i * len(letters) / 3) for i in range(4)]
+    return [list(letters[a:b]).count("s") for a, b in pairwise(edges)]
 
 
 @study("par-figure-2")
@@ -85,13 +84,9 @@ def figure_2(bench: Workbench) -> Found:
     rows = {row.name: row for row in found.retrained or ()}
     mine, theirs = ((row.test or row.valid).loss for row in (rows["found"], rows["interleaved"]))
     pattern = rows["found"].pattern
-
-    def ratio(seed: Seed) -> float:
-        chosen = letters(seed, found)
-        return len(chosen) / max(1, chosen.count("s"))
-
+    ratios = [len(letters) / max(1, letters.count("s")) for letters in chosen(found)]
     return {
-        "ratio": over_seeds(found, ratio),
+        "ratio": over_seeds(found, ratios),
         "best-loss": Ours(
             100 * (mine / theirs - 1),
             how(found) + ", then trained from scratch with as many updates",
@@ -107,14 +102,13 @@ def figure_3(bench: Workbench) -> Found:
     if found is None:
         return {}
 
-    def share(seed: Seed) -> float:
-        first, second, last = thirds(letters(seed, found))
-        return 100 * (first + second) / max(1, first + second + last)
-
-    rows = {"share": over_seeds(found, share)}
-    for number, key in enumerate(("first", "second", "last")):
-        rows[key] = over_seeds(found, lambda seed, n=number: thirds(letters(seed, found))[n])  # type: ignore[misc]
-    return rows
+    parts = [thirds(letters) for letters in chosen(found)]
+    shares = [100 * (sum(three) - three[2]) / max(1, sum(three)) for three in parts]
+    places = zip(("first", "second", "last"), zip(*parts, strict=True), strict=True)
+    return {
+        "share": over_seeds(found, shares),
+        **{key: over_seeds(found, counts) for key, counts in places},
+    }
 
 
 @study("par-first-figure-2")
@@ -125,19 +119,14 @@ def first_figure_2(bench: Workbench) -> Found:
     column = [Pattern.parse(choice).letters for choice in found.choices].index("s")
     cut = round(2 * found.layers / 3)
 
-    def ratio(seed: Seed) -> float:
-        chosen = letters(seed, found)
-        return chosen.count("s") / max(1, chosen.count("f"))
-
-    def probability(seed: Seed, *, former: bool) -> float:
-        rows = seed.probabilities
-        return fmean(row[column] for row in (rows[:cut] if former else rows[cut:]))
-
+    ratios = [letters.count("s") / max(1, letters.count("f")) for letters in chosen(found)]
+    likely = [[row[column] for row in seed.probabilities] for seed in found.seeds]
+    former, latter = (
+        [fmean(row[part]) for row in likely] for part in (slice(cut), slice(cut, None))
+    )
     return {
-        "ratio": over_seeds(found, ratio),
-        "former": over_seeds(found, lambda seed: probability(seed, former=True)),
-        "latter": over_seeds(found, lambda seed: probability(seed, former=False)),
-        "lead": over_seeds(
-            found, lambda s: probability(s, former=True) / probability(s, former=False)
-        ),
+        "ratio": over_seeds(found, ratios),
+        "former": over_seeds(found, former),
+        "latter": over_seeds(found, latter),
+        "lead": over_seeds(found, [a / b for a, b in zip(former, latter, strict=True)]),
     }

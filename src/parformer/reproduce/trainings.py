@@ -28,7 +28,7 @@ from parformer.evaluate.counting import references_of
 from parformer.measure.device import pinned_threads
 from parformer.measure.latency import measure_latency
 from parformer.recipe import DataConfig, Recipe, read_recipe
-from parformer.records import Record
+from parformer.records import Json, Record
 from parformer.reproduce.study import Ours
 from parformer.reproduce.workbench import FEWEST_ROUNDS, Workbench, spread, time_ratio
 from parformer.store.files import read_json, replace_file
@@ -221,7 +221,7 @@ def final(recipe: Recipe, steps: int, seed: int) -> Recipe:
 def train_one(bench: Workbench, study: str, name: str, recipe: Recipe) -> Training:
     """Train one model, or find it trained."""
     assert bench.folder is not None
-    digest = hashlib.sha256(json.dumps(recipe.to_dict(), default=str).encode()).hexdigest()[:8]
+    digest = fingerprint(recipe.to_dict())[:8]
     words = re.sub(r"[^\w]+", "-", name).strip("-")
     alike = Alike(bench.folder / TRAININGS / study, bench.text(recipe), bench.watch)
     try:
@@ -242,9 +242,12 @@ def plan_file(bench: Workbench, study: str) -> Path:
     return bench.folder / TRAININGS / f"{study}-{length}-{bench.seeds}.json"
 
 
+def fingerprint(values: Json) -> str:
+    return hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()
+
+
 def identity(recipes: Mapping[str, Recipe]) -> str:
-    text = json.dumps({name: recipe.to_dict() for name, recipe in recipes.items()}, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return fingerprint({name: recipe.to_dict() for name, recipe in recipes.items()})
 
 
 def read_plan(bench: Workbench, study: str, recipes: Mapping[str, Recipe]) -> Plan | None:
