@@ -21,14 +21,17 @@ from html import escape
 from importlib.resources import files
 from itertools import count
 from string import Template
-from typing import NewType
 
 from parformer.pattern import ALPHABET, BlockSpec
 from parformer.report.figures import Plot
 from parformer.report.stack import COLOURS, colour
 
-Html = NewType("Html", str)
-"""Text that is markup already; whatever else comes in is escaped."""
+
+class Html(str):
+    """Text that is markup already; whatever else comes in is escaped."""
+
+    __slots__ = ()
+
 
 LIGHT = {
     "page": "#fbfbfa",
@@ -126,20 +129,30 @@ def paragraph(text: str, kind: str = "") -> Html:
     return Html(f'<p class="{kind}">{escape(text)}</p>')
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table of plain text whose first column names the rows; without a head, of words.
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], region: str = "") -> Html:
+    """A table whose first column names the rows; without a head, of words.
 
-    A row whose name is indented tells more about the row above it.
+    A row whose name is indented tells more about the row above it. A region scrolls by itself
+    under its name, and scripts find its rows by their numbers.
     """
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(
-        f'<tr{" class=more" * name.startswith(" ")}><th scope="row">{escape(name.strip())}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        + "</tr>\n"
-        for name, *cells in rows
-    )
+    body = ""
+    for number, (name, *cells) in enumerate(rows):
+        more = " class=more" * name.startswith(" ") + f' data-row="{number}"' * bool(region)
+        body += f'<tr{more}><th scope="row">{escape(name.strip())}</th>'
+        body += f"{''.join(map(_data, cells))}</tr>\n"
     kind, above = ("", f"<thead><tr>{top}</tr></thead>") if head else (' class="facts"', "")
-    return Html(f'<div class="scroll"><table{kind}>{above}<tbody>\n{body}</tbody></table></div>')
+    tall = f' tall" tabindex="0" role="region" aria-label="{escape(region)}' if region else ""
+    inside = f"<table{kind}>{above}<tbody>\n{body}</tbody></table>"
+    return Html(f'<div class="scroll{tall}">{inside}</div>')
+
+
+def _data(cell: str) -> str:
+    """A cell as it is, if it is markup; of plain text a second line is smaller."""
+    if isinstance(cell, Html):
+        return f"<td>{cell}</td>"
+    first, _, more = cell.partition("\n")
+    return f"<td>{escape(first)}{f'<small>{escape(more)}</small>' if more else ''}</td>"
 
 
 def strips(

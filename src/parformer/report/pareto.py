@@ -6,7 +6,6 @@ One page, or a screenful of terminal, from what a search for sizes found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from itertools import chain
 
 from rich.console import Group, RenderableType
@@ -34,6 +33,7 @@ def pareto_page(found: SizesResult) -> str:
         *(paragraph(warning, "warning") for warning in found.warnings),
         paragraph(_what(found), "soft"),
     ]  # fmt: skip
+    command = found.command or "parformer search sizes"
     sections: list[Section] = [
         ("Which architecture fits my limits?", _choice(found)),
         ("What does it save at equal quality?", savings_parts(found)),
@@ -45,11 +45,7 @@ def pareto_page(found: SizesResult) -> str:
         title=f"The best {facts.family_of(found)} architectures for this device",
         lead=lead,
         sections=sections,
-        made=Made(
-            command=found.command or "parformer search sizes",
-            date=found.date,
-            version=found.version,
-        ),
+        made=Made(command=command, date=found.date, version=found.version),
         script=template("pareto.js"),
         style=template("pareto.css"),
     )
@@ -119,43 +115,26 @@ def _members(found: SizesResult) -> Part:
     head = ["", "shape", *SIZES, quality, *["decoder parameters"] * counts]
     head += ["latency predicted", "latency measured"] if "latency" in costs else []
     body = []
-    for number, one in enumerate(found.front):
-        cells = [*_size_cells(found, one), facts.quality_words(found.proxy, one.quality)]
+    for one in found.front:
+        shape = facts.drawing(one, found, max(inner, default=0), max(heads, default=0))
+        cells = [one.name, shape, *_size_cells(found, one)]
+        cells.append(facts.quality_words(found.proxy, one.quality))
         cells += [amount("parameters", one.decoder_parameters)] * counts
         if "latency" in costs:
-            predicted, measured = (
-                amount("latency", None if read is None else read.latency)
-                for read in (one.predicted, one.measured)
-            )
+            reads = (one.predicted, one.measured)
+            times = (None if read is None else read.latency for read in reads)
+            predicted, measured = (amount("latency", time) for time in times)
             cells += [predicted, f"{measured}{' ≈' * one.tie}\n{facts.interval_words(one)}"]
-        cells += [facts.words_of(one, metric) for metric in rest]
-        shape = facts.drawing(one, found, max(inner, default=0), max(heads, default=0))
-        body.append(
-            f'<tr data-row="{number}"><th scope="row">{escape(one.name)}</th>'
-            f"<td>{shape}</td>" + "".join(map(_cell, cells)) + "</tr>\n"
-        )
-    names = [*head, *(NAMES[metric] for metric in rest)]
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in names)
+        body.append(cells + [facts.words_of(one, metric) for metric in rest])
+    front = table([*head, *(NAMES[metric] for metric in rest)], body, region="the front")
     patterns = table([], [(one.name, str(one.pattern)) for one in found.front])
     see = "Bars upwards are inner widths of feed-forward blocks, layer by layer from the left"
     see += f" (the tallest is {max(inner):,})" if inner else ""
     see += f"; bars downwards are heads (at most {max(heads)})." if heads else "."
     if any(one.tie for one in found.front):
         see += " ≈: the latency cannot be told from that of the next row."
-    return Part(
-        Html(
-            f'<div class="scroll tall" tabindex="0" role="region" aria-label="the front"><table>'
-            f"<thead><tr>{top}</tr></thead><tbody>\n{''.join(body)}</tbody></table></div>"
-            f"<details><summary>full patterns</summary>{patterns}</details>"
-        ),
-        see,
-    )
-
-
-def _cell(text: str) -> str:
-    """A second line is smaller."""
-    first, _, more = text.partition("\n")
-    return f"<td>{escape(first)}{f'<small>{escape(more)}</small>' if more else ''}</td>"
+    more = f"<details><summary>full patterns</summary>{patterns}</details>"
+    return Part(Html(front + more), see)
 
 
 def _size_cells(found: SizesResult, member: Member) -> list[str]:
@@ -167,19 +146,14 @@ def _effort(found: SizesResult) -> Part:
     """What another needs to do the same."""
     space, plan = found.space, found.plan
     ways = {"profile": "predicted by a profile of the device", "measuring": "measured for each"}
-    sampler = ", ".join(
-        [plan.sampler]
-        + [
-            f"{name} {getattr(plan, name):g}"
-            for name in ("population", "parents", "mutated", "crossed", "mutation", "iterations")
-        ]
-    )
+    kept = ("population", "parents", "mutated", "crossed", "mutation", "iterations")
+    settings = [f"{name} {getattr(plan, name):g}" for name in kept]
     rows = [
         ("command", found.command or "not recorded"),
         ("space", f"{space.name}, like {space.recipe or space.like}, {_large(space.size)} "
                   "architectures"),
         ("objectives", listed(found.objectives)),
-        ("sampler", sampler),
+        ("sampler", ", ".join([plan.sampler, *settings])),
         ("seed", str(plan.seed)),
         ("latency", ways.get(found.latency_by, found.latency_by)),
         ("step", found.step.words),

@@ -13,7 +13,7 @@ from parformer.report import figures as draw
 from parformer.report import pareto_rows as facts
 from parformer.report.figures import Trace, Value
 from parformer.report.page import Part
-from parformer.report.words import NAMES, counted, listed, unit_of
+from parformer.report.words import NAMES, counted, listed, unit_of, went
 from parformer.search.limits import CLOCKED, METRICS, in_words
 from parformer.search.sizes.result import Member, SizesResult
 
@@ -225,11 +225,8 @@ def settling(found: SizesResult) -> Part | None:
 
 def _went(values: Sequence[float]) -> str:
     first, last = values[0], values[-1]
-    if f"{first:.3g}" == f"{last:.3g}":
-        return f"stayed at {last:.3g}"
-    words = f"{'rose' if last > first else 'fell'} from {first:.3g} to {last:.3g}"
-    third = len(values) // 3
-    if third and last > first:
+    words, third = went(first, last), len(values) // 3
+    if third and words.startswith("rose"):
         late = (last - values[-1 - third]) / (last - first)
         words += f"; {late:.1%} of that came in the last third of the iterations"
     return words

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from parformer.report.page import Html, Part, table
 from parformer.report.pareto_rows import COUNTS, family_of, quality_name, quality_words
-from parformer.report.words import counted, listed
+from parformer.report.words import counted, listed, overlap
 from parformer.search.limits import in_words
 from parformer.search.sizes.result import Saving, Savings, SizesResult
 
@@ -44,10 +44,9 @@ def same_time(found: SizesResult, row: Saving) -> bool:
     """Whether the latencies of a baseline and of what matches it cannot be told apart."""
     both = [one for one in found.front if one.name == row.found]
     both += [one for one in found.baseline if one.layers == row.layers]
-    ends = [one.measured.latency_interval for one in both if one.measured is not None]
-    if len(ends) != 2 or ends[0] is None or ends[1] is None:
-        return False
-    return ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1]
+    read = [one.measured.latency_interval for one in both if one.measured is not None]
+    ends = [interval for interval in read if interval is not None]
+    return len(read) == len(ends) == 2 and overlap(*ends)
 
 
 def savings_words(found: SizesResult) -> list[str]:

@@ -10,7 +10,7 @@ from html import escape
 
 from parformer.report.figures import ACCENT, GREY, Trace, axis, bars, plot
 from parformer.report.page import Html, Part, table
-from parformer.report.words import duration, gigaflops, interval, listed, megabytes
+from parformer.report.words import duration, gigaflops, interval, listed, megabytes, overlap
 from parformer.search.placement.result import Compared, PlacementResult, Retrained, Score
 
 METRICS = {
@@ -35,8 +35,7 @@ def ratios(row: Compared, base: Compared) -> dict[str, float]:
 
 def same_time(row: Compared, base: Compared) -> bool:
     """Whether the intervals of two times overlap, so that neither is known to be faster."""
-    mine, theirs = row.latency_interval, base.latency_interval
-    return mine[0] <= theirs[1] and theirs[0] <= mine[1]
+    return overlap(row.latency_interval, base.latency_interval)
 
 
 def cost_rows(found: PlacementResult) -> list[tuple[str, list[str]]]:
@@ -118,11 +117,9 @@ def _more_or_less(share: float, what: str) -> str:
         return f"no {what}"
     if f"{abs(share - 1):.0%}" == "0%":
         return f"as much {what}"
-    return (
-        f"{share:.1f} times the {what}"
-        if share >= 2
-        else (f"{abs(share - 1):.0%} {'less' if share < 1 else 'more'} {what}")
-    )
+    if share >= 2:
+        return f"{share:.1f} times the {what}"
+    return f"{abs(share - 1):.0%} {'less' if share < 1 else 'more'} {what}"
 
 
 def scored(runs: Sequence[Retrained]) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from parformer.report import figures as draw
 from parformer.report.figures import Trace, Value
 from parformer.report.page import Part, letter_name
 from parformer.report.stack import COLOURS
-from parformer.report.words import listed
+from parformer.report.words import listed, went
 from parformer.search.placement.result import PlacementResult, Seed
 
 THIRDS = ("first", "second", "last")
@@ -242,10 +242,7 @@ def _went(what: str, series: Sequence[Sequence[float]]) -> list[str]:
     ends = [(ys[0], ys[-1]) for ys in kept if ys]
     if not ends:
         return []
-    first, last = (fmean(values) for values in zip(*ends, strict=True))
-    if f"{first:.3g}" == f"{last:.3g}":
-        return [f"{what} stayed at {first:.3g}."]
-    return [f"{what} {'fell' if last < first else 'rose'} from {first:.3g} to {last:.3g}."]
+    return [f"{what} {went(*(fmean(values) for values in zip(*ends, strict=True)))}."]
 
 
 def _settled(found: PlacementResult) -> str:

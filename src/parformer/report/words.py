@@ -164,6 +164,27 @@ def interval(low: float, high: float) -> str:
     return f"{first.split()[0] if alike else first} – {last}"
 
 
+def overlap(first: Ends, second: Ends) -> bool:
+    """Whether two measurements cannot be told apart.
+
+    >>> overlap((1.0, 2.0), (1.5, 3.0)), overlap((1.0, 2.0), (2.5, 3.0))
+    (True, False)
+    """
+    return first[0] <= second[1] and second[0] <= first[1]
+
+
+def went(first: float, last: float) -> str:
+    """From where to where something went.
+
+    >>> went(2.0, 1.5), went(2.0, 2.0001)
+    ('fell from 2 to 1.5', 'stayed at 2')
+    """
+    ends = [f"{end:.3g}" for end in (first, last)]
+    if ends[0] == ends[1]:
+        return f"stayed at {ends[0]}"
+    return f"{'fell' if last < first else 'rose'} from {ends[0]} to {ends[1]}"
+
+
 def signed(share: float, digits: int = 1) -> str:
     """A difference in percent that shows its sign.
 
