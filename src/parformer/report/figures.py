@@ -64,9 +64,9 @@ def plot(data: list[Trace], *, height: int, **layout: Value) -> Plot:
     return {"data": data, "layout": shared | layout}
 
 
-def axis(title: str = "", *, standoff: int | None = None, **more: Value) -> Trace:
+def axis(title: str = "", unit: str = "", *, standoff: int | None = None, **more: Value) -> Trace:
     """An axis that stays put under a finger, so that a page of figures scrolls on a phone."""
-    words: Trace = {"text": title, "font": {"size": 13}}
+    words: Trace = {"text": titled(title, unit), "font": {"size": 13}}
     if standoff is not None:
         words["standoff"] = standoff
     return {"title": words, "fixedrange": True, "automargin": True, "tickangle": 0, **more}

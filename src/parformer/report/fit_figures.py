@@ -44,7 +44,7 @@ def answer(found: FitResult) -> Part | None:
     drawn = draw.plot(
         [_point(found, m, 100 * heights[m.name], size, sum(ends) / 2) for m in shown],
         height=480,
-        xaxis=draw.axis(f"latency of a step, {unit}", range=ends),
+        xaxis=draw.axis("latency of a step", unit, range=ends),
         yaxis=up | {"range": draw.room_around(tall)},
         shapes=[draw.band("y", -margin, margin), *marks["shapes"]],
         annotations=[words | {"y": -margin, "yanchor": "bottom"}, *marks["annotations"]],
@@ -140,7 +140,7 @@ def curves(found: FitResult) -> Part | None:
     lowest = min(early + late)
     low = max(low, min([lowest, *counted.values()]) - 0.08 * (high - lowest))
     x = draw.axis("updates", rangemode="tozero")
-    y = draw.axis(f"{escape(found.quality.words)}, lower is better", range=[low, high])
+    y = draw.axis(found.quality.words, "lower is better", range=[low, high])
     figure = draw.plot(data, height=420, xaxis=x, yaxis=y, **draw.reference_marks(counted))
     return Part(figure, _curve_words(found, clipped=max(early, default=low) > high))
 
@@ -189,7 +189,7 @@ def rate_curves(found: FitResult) -> Part | None:
     if not data:
         return None
     x = draw.axis("updates", rangemode="tozero")
-    y = draw.axis(f"{escape(found.quality.words)} on the text trained on")
+    y = draw.axis(f"{found.quality.words} on the text trained on")
     drawn = draw.plot(data, height=380, xaxis=x, yaxis=y, **draw.reference_marks(_counted(found)))
     see = "Every line is a short training at one rate, thick where that rate was taken. "
     see += "Of rates that are about as good the lowest is taken, and a line that does not leave "

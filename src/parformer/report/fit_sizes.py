@@ -41,28 +41,20 @@ def _picture(found: FitResult, seen: SizesSeen, metric: str) -> Part:
     upwards = [y for _, y in [*spots, *made.values()]]
     (unit, size), (unit_y, tall) = unit_of(metric, across), unit_of("parameters", upwards)
     ends = draw.room_around(across), draw.room_around(upwards)
-    data: list[Trace] = []
-    dots = 0
+    data, dots = list[Trace](), 0
     for name, front in fronts.items():
         pairs = zip(seen.visited[name][metric], seen.visited[name]["quality"], strict=True)
         cloud = [at for at in pairs if _inside(at, ends)]
         dots += len(cloud)
         data += _search(found, name, front, cloud, metric, (size, tall))
-    data += [
-        _diamond(found, m, metric, (made[m.name][0] / size, made[m.name][1] / tall))
-        for m in found.models
-        if m.name in made
-    ]
+    for model in (model for model in found.models if model.name in made):
+        x, y = made[model.name]
+        data.append(_diamond(found, model, metric, (x / size, y / tall)))
     cost = f"predicted {NAMES[metric]}" if metric in ("latency", "memory") else NAMES[metric]
-    drawn = draw.plot(
-        data,
-        height=460,
-        xaxis=draw.axis(draw.titled(cost, unit), range=[end / size for end in ends[0]]),
-        yaxis=draw.axis(
-            draw.titled("decoder parameters", unit_y), range=[end / tall for end in ends[1]]
-        ),
-        **draw.limit_line(metric, limit, size),
-    )
+    wide = draw.axis(cost, unit, range=[end / size for end in ends[0]])
+    high = draw.axis("decoder parameters", unit_y, range=[end / tall for end in ends[1]])
+    marks = draw.limit_line(metric, limit, size)
+    drawn = draw.plot(data, height=460, xaxis=wide, yaxis=high, **marks)
     return Part(drawn, _words(metric, spots, dots, marked=bool(made)))
 
 
@@ -84,9 +76,8 @@ def _search(
     if cloud:
         dots = [(draw.short(x / size), draw.short(y / tall)) for x, y in cloud]
         faint: Trace = {"opacity": 0.25}
-        data.append(
-            draw.scatter(dots, colour=colour, size=4, marker=faint, showlegend=False) | shared
-        )
+        cloudy = draw.scatter(dots, colour=colour, size=4, marker=faint, showlegend=False)
+        data.append(cloudy | shared)
     places = [(x / size, y / tall) for x, y in front]
     if places:
         hover = [
@@ -96,10 +87,8 @@ def _search(
         ]
         edge: Trace = {"line": {"width": 1.5}}
         rings = draw.scatter(places, colour=colour, symbol="circle-open", marker=edge, hover=hover)
-        data += [
-            draw.unbeaten(places, line={"color": colour, "width": 1.5}) | shared,
-            rings | shared,
-        ]
+        line = draw.unbeaten(places, line={"color": colour, "width": 1.5})
+        data += [line | shared, rings | shared]
     return data
 
 

@@ -66,23 +66,19 @@ def _picture(found: SizesResult, cost: str, *, explain: bool) -> Part:
     unit_y, tall = unit_of("parameters", qualities) if found.proxy in facts.COUNTS else ("", 1.0)
     known = [x for one in everyone if (x := one.figure(cost)) is not None]
     unit, size = unit_of(cost, known)
-    ends = (
-        draw.room_around([x / size for x in known]),
-        draw.room_around([q / tall for q in qualities]),
-    )
-    frame = Frame(cost, size, tall, *ends)
+    across = draw.room_around([x / size for x in known])
+    upwards = draw.room_around([quality / tall for quality in qualities])
+    frame = Frame(cost, size, tall, across, upwards)
     points = frame.places(found.front, 0)
     scaled = frame.places(found.baseline, len(found.front))
     cloud, cloud_words = _cloud(found, frame)
-    shade = _shade(found, cost)
+    shade, quality = _shade(found, cost), facts.quality_name(found.proxy)
     line = draw.unbeaten([(at.x, at.y) for at in points])
     data = [*cloud, line, *_members(found, points, cost, shade)]
     data += [_scaled(found, scaled)] if scaled else []
     layout: Trace = {
-        "xaxis": draw.axis(draw.titled(NAMES[cost], unit), range=list(frame.x_ends)),
-        "yaxis": draw.axis(
-            draw.titled(f"quality: {facts.quality_name(found.proxy)}", unit_y), range=frame.y_ends
-        ),
+        "xaxis": draw.axis(NAMES[cost], unit, range=across),
+        "yaxis": draw.axis(f"quality: {quality}", unit_y, range=upwards),
         "meta": {"metric": cost, "size": size},
     }
     best = max(points, key=lambda at: at.y)
@@ -121,11 +117,8 @@ def _bar(found: SizesResult, metric: str) -> Trace:
     low, high = min(values) / size, max(values) / size
     bar: Trace = {"orientation": "h", "thickness": 9, "outlinewidth": 0, "len": 0.7}
     bar |= {"x": 0.5, "yref": "container", "y": 0.01, "yanchor": "bottom", "ypad": 0}
-    bar["title"] = {
-        "text": draw.titled(NAMES[metric], unit),
-        "side": "bottom",
-        "font": {"size": 13},
-    }
+    words = draw.titled(NAMES[metric], unit)
+    bar["title"] = {"text": words, "side": "bottom", "font": {"size": 13}}
     ends = {"cmin": low, "cmax": high if high > low else low + 1}
     return {"colorscale": SCALE, "colorbar": bar, **ends}
 
@@ -157,9 +150,8 @@ def _members(
         some = [at for at in points if at.member.is_measured(cost) is measured]
         if not some:
             continue
-        name = "front"
-        if cost in CLOCKED:
-            name = f"front, {'measured' if measured else 'predicted'}"
+        how = ", measured" if measured else ", predicted"
+        name = f"front{how if cost in CLOCKED else ''}"
         marker: Trace = {"size": 10, "symbol": "circle" if measured else "circle-open"}
         colour: Trace = {"color": draw.ACCENT}
         if shade:
@@ -170,10 +162,8 @@ def _members(
         trace = _hoverable(found, some) | group | {"showlegend": False}
         # the sign of a trace of many colours would be black, so an empty one stands in the legend
         sign: Trace = {"type": "scatter", "name": name, "x": [None], "y": [None], **group}
-        made += [
-            trace | {"marker": marker | colour},
-            sign | {"marker": marker | {"color": draw.ACCENT}},
-        ]
+        sign["marker"] = marker | {"color": draw.ACCENT}
+        made += [trace | {"marker": marker | colour}, sign]
     return made
 
 
@@ -255,13 +245,11 @@ def _prediction(found: SizesResult, members: Sequence[Member], metric: str) -> P
         dots["error_y"] = draw.error_bars([y for _, y in places], scaled, draw.ACCENT)
     diagonal = [(low, low), (high, high)]
     line = draw.lines(diagonal, name="as predicted", colour=draw.GREY, width=1.5, dash="dot")
-    names = [draw.titled(f"{way} {NAMES[metric]}", unit) for way in ("predicted", "measured")]
-    across, up = (draw.axis(name, range=[low, high]) for name in names)
+    names = [f"{way} {NAMES[metric]}" for way in ("predicted", "measured")]
+    across, up = (draw.axis(name, unit, range=[low, high]) for name in names)
+    drawn = draw.plot([line | {"showlegend": True}, dots], height=380, xaxis=across, yaxis=up)
     see = "On the dotted line a prediction is right; above it the measurement was larger."
-    return Part(
-        draw.plot([line | {"showlegend": True}, dots], height=380, xaxis=across, yaxis=up),
-        f"{see} {error_words(found, metric)}".strip(),
-    )
+    return Part(drawn, f"{see} {error_words(found, metric)}".strip())
 
 
 def error_words(found: SizesResult, metric: str) -> str:

@@ -47,9 +47,7 @@ def number(value: float, *, unit: str = "", signed: bool = False) -> str:
         return f"{value:+.1f}"
     if unit == "%":
         return f"{value:.1f}"
-    if value == int(value):
-        return f"{value:,.0f}"
-    if abs(value) >= 1000:
+    if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.{5 if abs(value) >= 100 else 4 if abs(value) >= 10 else 3}g}"
 
@@ -136,15 +134,15 @@ def study_table(study: ReproducedStudy) -> RenderableType:
         texts = [Text(cell) for cell in cells(row, ways)]
         texts[4].stylize(STYLES.get(row.verdict, ""))
         shown.add_row(*texts)
-    parts: list[RenderableType] = [Text(f"{study.paper}, {study.place}: {study.title}")]
-    if rows:
-        parts.append(shown)
-    parts += [Text(f"{name}  {way}") for way, name in ways.items()]
-    parts += [Text(words) for words in notes(study)]
-    if study.receipt:
-        parts.append(Text(f"Receipt: {study.receipt}", style="dim"))
-    parts.append(Text(study.summary, style="bold"))
-    return Group(*parts, Text())
+    return Group(
+        Text(f"{study.paper}, {study.place}: {study.title}"),
+        *[shown] * bool(rows),
+        *(Text(f"{name}  {way}") for way, name in ways.items()),
+        *(Text(words) for words in notes(study)),
+        *[Text(f"Receipt: {study.receipt}", style="dim")] * bool(study.receipt),
+        Text(study.summary, style="bold"),
+        Text(),
+    )
 
 
 def notes(study: ReproducedStudy) -> list[str]:
@@ -168,20 +166,16 @@ def time_words(minutes: float) -> str:
     >>> time_words(0), time_words(1), time_words(6)
     ('no time', '1 minute', '6 minutes')
     """
-    if not minutes:
-        return "no time"
-    return f"{minutes:g} minute{'s' * (minutes != 1)}"
+    return f"{minutes:g} minute{'s' * (minutes != 1)}" if minutes else "no time"
 
 
 def reproduced_page(result: ReproduceResult) -> str:
     """All studies of a run on one page."""
     studies = result.studies
-    title = "Published and ours"
-    if len(studies) == 1:
-        title = f"{studies[0].place}: {studies[0].title}"
+    one = f"{studies[0].place}: {studies[0].title}" if len(studies) == 1 else ""
     away = ("How far is ours from what was published?", [picture(studies)])
     return page(
-        title=title,
+        title=one or "Published and ours",
         lead=[paragraph(opening(studies), "verdict"), paragraph(SOURCE, "soft")],
         sections=[away, *map(study_section, studies)],
         made=Made(command=result.command, date=result.date, version=result.version),
@@ -202,19 +196,16 @@ def opening(studies: Sequence[ReproducedStudy]) -> str:
 
 
 def study_section(study: ReproducedStudy) -> Section:
-    rows, ways = study.rows, letters(study.rows)
-    heads = ("", "published", "ours", "difference", "agreement", "how")
-    content = Html("")
+    rows, ways, content = study.rows, letters(study.rows), ""
     if rows:
+        heads = (*HEADS[:4], "agreement", "how")
+        sides = table(heads, (cells(row, ways) for row in rows))
         legend = table([], ([name, way] for way, name in ways.items()))
-        content = Html(
-            f'<div class="sides">{table(heads, (cells(row, ways) for row in rows))}</div>'
-            f'<div class="ways">{legend}</div>'
-        )
+        content = f'<div class="sides">{sides}</div><div class="ways">{legend}</div>'
     said = [*notes(study), *[f"Receipt: {study.receipt}"] * bool(study.receipt)]
-    content = Html(content + "".join(f"<p class=soft>{escape(words)}</p>" for words in said))
+    content += "".join(f"<p class=soft>{escape(words)}</p>" for words in said)
     where = f"{study.name}, {study.paper}. {study.summary}"
-    return f"{study.place}: {study.title}", [Part(content, where)]
+    return f"{study.place}: {study.title}", [Part(Html(content), where)]
 
 
 def picture(studies: Sequence[ReproducedStudy]) -> Part | None:
@@ -224,23 +215,23 @@ def picture(studies: Sequence[ReproducedStudy]) -> Part | None:
         for row in study.rows:
             if row.difference is not None and row.difference_unit == "%":
                 kind = next((kind for kind in COLOURS if kind in row.how), "otherwise")
-                words = f"{study.name}: {row.what}"
-                point = (row.difference, study.name, words)
+                words = f"{escape(study.name)}: {escape(row.what)}<br>ours against published "
+                point = (row.difference, study.name, f"{words}{row.difference:+.2f}%")
                 groups.setdefault(kind, []).append(point)
     if sum(map(len, groups.values())) < 2:
         return None
     traces = [
         scatter(
-            [(max(-FAR, min(FAR, point[0])), point[1]) for point in points],
+            [(max(-FAR, min(FAR, away)), name) for away, name, _ in points],
             name=kind,
             colour=COLOURS.get(kind, GREY),
             size=9,
-            hover=[f"{escape(p[2])}<br>ours against published {p[0]:+.2f}%" for p in points],
+            hover=[words for *_, words in points],
             opacity=0.75,
         )
         for kind, points in groups.items()
     ]
-    names = dict.fromkeys(point[1] for points in groups.values() for point in points)
+    names = {name for points in groups.values() for _, name, _ in points}
     drawn = plot(
         traces,
         height=110 + 22 * len(names),
