@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from parformer.pattern import ALPHABET, Pattern, par
-from parformer.report.stack import COLOURS, draw, draw_plain, legend, to_svg
+from parformer.report.stack import COLOURS, draw, legend, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -31,7 +31,6 @@ def test_every_letter_has_a_colour_of_its_own() -> None:
 def test_a_drawing_has_one_cell_per_block_that_runs(text: str, drawn: str) -> None:
     pattern = Pattern.parse(text)
     assert draw(pattern).plain.split() == list(drawn)
-    assert draw_plain(pattern).split() == list(drawn)
     assert len(draw(pattern).spans) == len(drawn)
     assert to_svg({"it": pattern}).count('width="150"') == len(drawn)
 

@@ -216,13 +216,13 @@ def reference_marks(heights: Mapping[str, float]) -> Marks:
     return {"shapes": across, "annotations": names}
 
 
-def unbeaten(points: Sequence[tuple[float, float]], colour: str = ACCENT, **more: Value) -> Trace:
+def unbeaten(points: Sequence[tuple[float, float]], colour: str = ACCENT) -> Trace:
     """A thin line through the points that no other one beats: further left and higher is better."""
     front: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda at: (at[0], -at[1])):
         if not front or y > front[-1][1]:
             front.append((x, y))
-    return lines(front, colour=colour, width=1.5, opacity=0.55, showlegend=False) | more
+    return lines(front, colour=colour, width=1.5, opacity=0.55, showlegend=False)
 
 
 def band(across: str, low: float, high: float) -> Trace:

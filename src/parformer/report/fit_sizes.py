@@ -87,8 +87,7 @@ def _search(
         ]
         edge: Trace = {"line": {"width": 1.5}}
         rings = draw.scatter(places, colour=colour, symbol="circle-open", marker=edge, hover=hover)
-        line = draw.unbeaten(places, line={"color": colour, "width": 1.5})
-        data += [line | shared, rings | shared]
+        data += [draw.unbeaten(places, colour) | shared, rings | shared]
     return data
 
 

@@ -1,7 +1,7 @@
 """What does a stack of blocks look like?
 
->>> print(draw_plain("(sfff)x2 (f)x2"), draw_plain("sf | {cf}x2"), sep=";  ")
-s f f f s f f f f f;  s f | { c f c f }
+>>> draw(Pattern.parse("(sfff)x2 (f)x2")).plain, draw(Pattern.parse("sf | {cf}x2")).plain
+('s f f f s f f f f f ', 's f | { c f c f } ')
 """
 
 from __future__ import annotations
@@ -49,11 +49,6 @@ def cells(pattern: Pattern) -> Iterator[tuple[str, str]]:
         for _ in range(block.times):
             yield from cells(block.inside)
         yield block.letter, closing
-
-
-def draw_plain(pattern: Pattern | str) -> str:
-    """One letter per block."""
-    return " ".join(sign(*cell) for cell in cells(Pattern.parse(pattern)))
 
 
 def sign(letter: str, text: str) -> str:

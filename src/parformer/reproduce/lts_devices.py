@@ -11,7 +11,6 @@ from statistics import median
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.evaluate.perplexity import exp
-from parformer.measure.readings import Reading
 from parformer.reproduce.lts_counts import architecture
 from parformer.reproduce.published import printed_models
 from parformer.reproduce.study import Found, Ours
@@ -48,13 +47,9 @@ def wide_pattern(width: int, depth: int) -> str:
 def shapes(bench: Workbench, name: str, sizes: Sequence[tuple[int, int]]) -> dict[str, Ours]:
     configs = {f"{w} × {d}": shaped(preset(name), w, d) for w, d in sizes}
     middle = configs[list(configs)[len(configs) // 2]]
-    read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH, mem_len=0)
-    found = {}
-    for key, value in (
-        ("latency", "median"),
-        ("memory", "peak_bytes"),
-        ("working", "working_bytes"),
-    ):
+    read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH)
+    found, kinds = {}, {"latency": "median", "memory": "peak_bytes", "working": "working_bytes"}
+    for key, value in kinds.items():
         values = {name: getattr(reading, value) for name, reading in read.items()}
         top, bottom = (pick(values, key=values.__getitem__) for pick in (max, min))
         ends = read[top].low / read[bottom].high, read[top].high / read[bottom].low
@@ -67,8 +62,8 @@ def shapes(bench: Workbench, name: str, sizes: Sequence[tuple[int, int]]) -> dic
 def deviation(trained: Trained) -> Ours:
     """How far a shape's perplexity is from the median of all, at most; seed by seed."""
     found = []
-    for seed in range(len(next(iter(trained.curves.values())))):
-        values = [exp(curves[seed].loss) for curves in trained.curves.values()]
+    for curves in zip(*trained.curves.values(), strict=True):
+        values = [exp(curve.loss) for curve in curves]
         middle = median(values)
         found.append(100 * max(abs(value / middle - 1) for value in values))
     first = next(iter(trained.curves))
@@ -79,9 +74,8 @@ def pocket_shapes(bench: Workbench, name: str, like: str) -> dict[str, Ours]:
     recipes = {}
     for width, depth in POCKET_SHAPES:
         sizes = {"model__d_model": width, "model__d_inner": 2 * width, "model__n_head": HEADS}
-        recipes[f"{width} × {depth}"] = pocket(
-            like, model__pattern=wide_pattern(width, depth), **sizes
-        )
+        pattern = wide_pattern(width, depth)
+        recipes[f"{width} × {depth}"] = pocket(like, model__pattern=pattern, **sizes)
     trained = train_pocket(bench, name, recipes)
     return {} if trained is None else {"deviation": deviation(trained)}
 
@@ -100,10 +94,7 @@ def figure_14(bench: Workbench) -> Found:
 
 @study("lts-figure-8")
 def figure_8(bench: Workbench) -> Found:
-    found: dict[str, Ours] = {}
-    for family, table in (("transformer-xl", "4"), ("gpt2", "7")):
-        found |= front_savings(bench, family, table)
-    return found
+    return front_savings(bench, "transformer-xl", "4") | front_savings(bench, "gpt2", "7")
 
 
 def front_savings(bench: Workbench, family: str, table: str) -> dict[str, Ours]:
@@ -121,32 +112,33 @@ def front_savings(bench: Workbench, family: str, table: str) -> dict[str, Ours]:
     configs = {f"front {size}": config for size, config in sorted(wanted.items())}
     configs |= {f"{depth} layers": config for depth, config in reached.items()}
     usual = reached[sorted(reached)[len(reached) // 2]]
-    read = bench.measure_many(configs, reference=usual, tgt_len=LENGTH, mem_len=0)
+    read = bench.measure_many(configs, reference=usual, tgt_len=LENGTH)
     how = f"measured here: {len(wanted)} models of the paper's front, {len(reached)} baselines"
 
     def saved(mine: str = "median", theirs: str = "median", memory: str = "peak_bytes") -> Savings:
-        front = [timed_model(f"front {size}", 0, size, read, mine, memory) for size in wanted]
-        base = [
-            timed_model(f"{depth} layers", depth, decoder(config), read, theirs, memory)
-            for depth, config in reached.items()
-        ]
-        found = savings(front, base)
+        def timed(name: str, layers: int, quality: int, time: str) -> TimedModel:
+            seconds, peak = getattr(read[name], time), getattr(read[name], memory)
+            return TimedModel(name, layers, quality, seconds, peak)
+
+        depths = {depth: decoder(config) for depth, config in reached.items()}
+        base = [timed(f"{n} layers", n, size, theirs) for n, size in depths.items()]
+        found = savings([timed(f"front {size}", 0, size, mine) for size in wanted], base)
         assert found is not None
         return found
 
     # the least and the most that the times' intervals allow
     middle, least, most = saved(), saved("high", "low"), saved("low", "high")
 
-    def timed(value: Callable[[Savings], float]) -> Ours:
+    def within(value: Callable[[Savings], float]) -> Ours:
         return Ours(value(middle), how, (value(least), value(most)))
 
     found = {
-        f"{family}-latency": timed(lambda one: 100 * one.latency_saved),
+        f"{family}-latency": within(lambda one: 100 * one.latency_saved),
         f"{family}-memory": Ours(100 * middle.memory_saved, how),
         f"{family}-working": Ours(100 * saved(memory="working_bytes").memory_saved, how),
     }
     if middle.largest.layers == DEPTHS[-1]:
-        found[f"{family}-speedup"] = timed(lambda one: one.largest.speedup)
+        found[f"{family}-speedup"] = within(lambda one: one.largest.speedup)
         found[f"{family}-ratio"] = Ours(middle.largest.memory_ratio, how)
     return found
 
@@ -169,13 +161,6 @@ class TimedModel:
         return float(getattr(self, metric))
 
 
-def timed_model(
-    name: str, layers: int, quality: int, read: Mapping[str, Reading], time: str, memory: str
-) -> TimedModel:
-    seconds, peak = getattr(read[name], time), getattr(read[name], memory)
-    return TimedModel(name, layers, quality, seconds, peak)
-
-
 @study("lts-figure-15")
 def figure_15(bench: Workbench) -> Found:
     space, rng = read_space("lts-as-run", "lts-gpt2"), Random(0)
@@ -185,7 +170,7 @@ def figure_15(bench: Workbench) -> Found:
         if 20e6 <= decoder(config) <= 40e6:
             configs[f"model {len(configs) + 1}"] = config
     middle = sorted(configs.values(), key=decoder)[len(configs) // 2]
-    read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH, mem_len=0)
+    read = bench.measure_many(configs, reference=middle, tgt_len=LENGTH)
     sizes = {name: decoder(config) for name, config in configs.items()}
     times = {name: reading.median for name, reading in read.items()}
     bytes_of = {name: reading.peak_bytes for name, reading in read.items()}
@@ -193,12 +178,11 @@ def figure_15(bench: Workbench) -> Found:
     found = {}
     alike = [pair for pair in combinations(configs, 2) if near(sizes, pair)]
     if same := [pair for pair in alike if near(bytes_of, pair)]:
-        ratios = {pair: apart(times, pair) for pair in same}
-        best = max(ratios, key=lambda pair: ratios[pair])
-        found["latency"] = Ours(ratios[best], how, note=f"{len(same)} such pairs")
+        most = max(apart(times, pair) for pair in same)
+        found["latency"] = Ours(most, how, note=f"{len(same)} such pairs")
     if same := [pair for pair in alike if near(times, pair)]:
-        most = max(abs(bytes_of[a] - bytes_of[b]) for a, b in same)
-        found["memory"] = Ours(most / 1e6, how, note=f"{len(same)} such pairs")
+        apart_by = max(abs(bytes_of[a] - bytes_of[b]) for a, b in same)
+        found["memory"] = Ours(apart_by / 1e6, how, note=f"{len(same)} such pairs")
     return found
 
 

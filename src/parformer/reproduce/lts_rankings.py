@@ -130,7 +130,7 @@ def figure_11(bench: Workbench) -> Found:
     some = sampled(bench, models, MEASURED)
     configs = {model.name: config_of(model) for model in some}
     middle = sorted(configs.values(), key=lambda config: cost(config).decoder_parameters)
-    read = bench.measure_many(configs, reference=middle[len(middle) // 2], tgt_len=192, mem_len=0)
+    read = bench.measure_many(configs, reference=middle[len(middle) // 2], tgt_len=192)
     latency = [read[model.name].median for model in some]
     columns = np.array([numbers(some, TRUTH), latency, numbers(some, DECODER)])
     rng, size = np.random.default_rng(0), len(some)

@@ -19,15 +19,7 @@ from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError
 from parformer.events import Watch
 from parformer.measure.models import PLACEMENT, step_words
-from parformer.measure.readings import (
-    Meter,
-    Reading,
-    Readings,
-    Series,
-    Step,
-    in_batches,
-    measure_here,
-)
+from parformer.measure.readings import Meter, Reading, Readings, Step, in_batches, measure_here
 from parformer.measure.remembered import Remembered
 from parformer.measure.statistics import compare
 from parformer.recipe import DataConfig, Recipe
@@ -121,24 +113,14 @@ class Workbench:
         return Sides(readings, f"measured here, {one}")
 
     def measure_many(
-        self,
-        configs: Mapping[str, ModelConfig],
-        *,
-        reference: ModelConfig,
-        tgt_len: int | None = None,
-        mem_len: int | None = None,
+        self, configs: Mapping[str, ModelConfig], *, reference: ModelConfig, tgt_len: int
     ) -> dict[str, Reading]:
-        """More models than memory holds at once, at the reference's usual speed."""
-        step = self._step(configs, tgt_len, mem_len)
+        """More models than memory holds at once, without a past, at the reference's usual speed."""
+        step, tell = self._step(configs, tgt_len, 0), self.watch.preparing
         self.say(f"measuring {len(configs)} models, {step.rounds} rounds", 0.0)
         with ExitStack() as stack:
-            series: Series = in_batches(
-                configs,
-                step,
-                self._meter(stack),
-                reference=reference,
-                progress=self.watch.preparing,
-            )
+            meter = self._meter(stack)
+            series = in_batches(configs, step, meter, reference=reference, progress=tell)
         self.receipt = series.receipt.line()
         return dict(zip(configs, series.readings, strict=True))
 
