@@ -28,6 +28,7 @@ LEVELS = (
     ("recipe",),
     ("naming",),
     ("kernels",),
+    ("counts",),
     ("blocks", "embedding"),
     ("state", "first_weights", "weights"),
     ("costs", "inputs", "model", "convert"),

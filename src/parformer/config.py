@@ -66,6 +66,7 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
         self.check_stack()
         self.check_embedding(self.d_model)
         self.check_head(causal=self.causal, adaptive=self.embedding == "adaptive")
+        self.check_counts(self.vocab_size, adaptive=self.embedding == "adaptive")
         self.check_spreads()
         self._check_stacks()
 

@@ -91,7 +91,7 @@ def cost(
         head_parameters=head.parameters,
         flops=total.flops + words.flops + head.flops,
         flops_cached=total.flops_cached + words.flops_cached + head.flops_cached,
-        state_bytes=total.state_bytes,
+        state_bytes=total.state_bytes + head.state_bytes,
         state_bytes_per_token=total.state_bytes_per_token,
         shape=shape,
         blocks=tuple(rows),

@@ -23,7 +23,10 @@ from parformer.errors import InputError
 from parformer.kernels.entropy import cross_entropy
 from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
+from parformer.parts import largest_order
 
+TOKEN_BYTES = 8
+"""Bytes of a token that is remembered."""
 IGNORE = -100
 """A target that does not count."""
 
@@ -132,11 +135,14 @@ class Head(nn.Module):
     regular = True
     """Whether all shapes inside follow from the input's shape, not from what the targets are."""
 
-    def logits(self, x_btd: Tensor) -> Tensor:
-        """Numbers whose log_softmax over the vocabulary are log-probabilities."""
+    def logits(self, x_btd: Tensor, prior_btv: Tensor | None = None) -> Tensor:
+        """Numbers whose log_softmax over the vocabulary are log-probabilities.
+
+        `prior_btv` is what counting says, as log-probabilities, where the model has counts.
+        """
         raise AssertionError
 
-    def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
+    def losses(self, x_nd: Tensor, targets_n: Tensor, prior_nv: Tensor | None = None) -> Tensor:
         """Negative log-probability of each target, in fp32 or better."""
         raise AssertionError
 
@@ -166,17 +172,22 @@ class FlatHead(Head):
                 if config.tie_projections == "all"
                 else nn.Parameter(torch.empty(config.d_model, width))
             )
+        self.trust = Linear(config.d_model, 1) if config.counts else None
+        """How much more than itself, or less, counting counts here."""
 
-    def logits(self, x_btd: Tensor) -> Tensor:
+    def logits(self, x_btd: Tensor, prior_btv: Tensor | None = None) -> Tensor:
+        read_btd = x_btd
         if self.transform is not None:
             x_btd = self.norm(self.activation(self.transform(x_btd)))
         elif self.projection is not None:
             x_btd = x_btd @ self.projection
         logits_btv: Tensor = self.out(x_btd)
+        if self.trust is not None and prior_btv is not None:
+            return torch.addcmul(widen(logits_btv), 1 + widen(self.trust(read_btd)), prior_btv)
         return logits_btv
 
-    def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
-        return cross_entropy(widen(self.logits(x_nd)), targets_n)
+    def losses(self, x_nd: Tensor, targets_n: Tensor, prior_nv: Tensor | None = None) -> Tensor:
+        return cross_entropy(widen(self.logits(x_nd, prior_nv)), targets_n)
 
 
 class ClusterHead(Head):
@@ -241,7 +252,7 @@ class ClusterHead(Head):
             words_nv = linear(x_ne, table, bias)
         return words_nv, linear(x_ne, self.cluster_weight, self.cluster_bias)
 
-    def logits(self, x_btd: Tensor) -> Tensor:
+    def logits(self, x_btd: Tensor, prior_btv: Tensor | None = None) -> Tensor:
         tables, biases = self._tables(), self._biases()
         head_btc = widen(
             torch.cat(self._short_list(x_btd, tables[0], biases[0]), dim=-1)
@@ -253,7 +264,7 @@ class ClusterHead(Head):
             parts.append(tail_btv.log_softmax(-1) + head_btc[..., first + i - 1 : first + i])
         return torch.cat(parts, dim=-1)
 
-    def losses(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:
+    def losses(self, x_nd: Tensor, targets_n: Tensor, prior_nv: Tensor | None = None) -> Tensor:
         tables, biases = self._tables(), self._biases()
         short_list = self._short_list(x_nd, tables[0], biases[0])
         words_nv, clusters_nc = (widen(part) for part in short_list)
@@ -329,6 +340,10 @@ def head_cost(config: ModelConfig, shape: Shape) -> Cost:
         cost += project.shared() if config.tie_projections == "all" else project
     words = linear_cost(config.embed_width, config.vocab_size, tokens, bias=False)
     cost += words.shared() if config.tie_weights else words
+    if config.counts:
+        cost += linear_cost(d, 1, tokens, bias=True)
+        order = config.count_order or largest_order(config.vocab_size)
+        cost += Cost(state_bytes=TOKEN_BYTES * (order - 1) * shape.batch)
     return cost + Cost(config.vocab_size if config.output_bias else 0)
 
 

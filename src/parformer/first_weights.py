@@ -27,7 +27,7 @@ def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator
     for name, parameter in model.named_parameters():
         if parameter in drawn:
             continue
-        if name.split(".")[-1] in ("bias", "cluster_bias"):
+        if name.split(".")[-1] in ("bias", "cluster_bias") or name == "head.trust.weight":
             parameter.zero_()
         else:
             draw(name, parameter, config, generator)

@@ -27,6 +27,7 @@ from parformer.blocks.linear import Linear
 from parformer.blocks.stack import Remembered, Stack
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.counts.prior import Prior
 from parformer.embedding import IGNORE, Embedding, Head, make_head
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
 from parformer.first_weights import initialise
@@ -53,6 +54,7 @@ class Model(Stack):
         self.encoder = None if config.source is None else Stack(config.source)
         self.make_blocks(config, {})
         self.head = make_head(config, self.embedding.words)
+        self.counts = Prior(config, config.vocab_size) if config.counts else None
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         self._compiled: Callable[..., Step] | None = None
 
@@ -75,13 +77,15 @@ class Model(Stack):
         padding: Tensor | None = None,
         source: Tensor | Source | None = None,
         source_padding: Tensor | None = None,
+        part: Tensor | None = None,
         last_only: bool = False,
     ) -> Output:
         """Read tokens after what `state` remembers; give logits, or the loss of `targets`.
 
         `padding` (batch, time) is true where there is a token. A model with an encoder gets its
         `source` (batch, source) with the first tokens, as tokens or as `encode` read it.
-        `last_only` gives the logits of the last token alone, as generation needs them.
+        `last_only` gives the logits of the last token alone, as generation needs them. `part`
+        (batch, time) says which part of the training text this is, so that counts leave it out.
         """
         check_inputs(self.config, tokens, targets, token_types, padding)
         if state is None:
@@ -93,6 +97,9 @@ class Model(Stack):
         fresh = tokens.shape[1]
         window = tokens
         present = all_present(state, tokens, padding)
+        prior, recent = None, None
+        if self.counts is not None:
+            prior, recent = self.counts(tokens, state.recent_bk, part)
         if self.config.positions == "learned":
             state, tokens, window = self._slide(state, tokens)
         if self._compiled is not None and self.config.positions == "relative":
@@ -105,7 +112,9 @@ class Model(Stack):
         keys = tokens.shape[1] + min(state.position, state.memory)
         seen = None if present is None else present[:, -keys:]
         context = Context(state.memory, state.position, seen, source)
-        x_btd, after, pooled, losses_n = step(tokens, state.blocks, context, token_types, counted_n)
+        x_btd, after, pooled, losses_n = step(
+            tokens, state.blocks, context, token_types, counted_n, prior
+        )
         if tokens.shape[1] > fresh:
             x_btd = x_btd[:, -fresh:]
         new = None
@@ -114,16 +123,19 @@ class Model(Stack):
             if present is not None:
                 present = present[:, -state.memory :] if state.memory else None
             position = state.position + tokens.shape[1]
-            new = State(state.batch, self.config, state.memory, position, after, keep, present)
+            extras = (keep, present, recent)
+            new = State(state.batch, self.config, state.memory, position, after, *extras)
         if losses_n is not None and targets is not None:
             losses_bt = losses_n.view(targets.shape)
             return Output(x_btd, new, loss=losses_n.mean(), losses=losses_bt, pooled=pooled)
         if targets is None:
             logits = None
             if self.head is not None:
-                logits = self.head.logits(x_btd[:, -1:] if last_only else x_btd)
+                wanted = slice(-1 if last_only else None, None)
+                own = None if prior is None else prior[:, wanted]
+                logits = self.head.logits(x_btd[:, wanted], own)
             return Output(x_btd, new, logits=logits, pooled=pooled)
-        loss, losses_bt = self._losses(x_btd, targets)
+        loss, losses_bt = self._losses(x_btd, targets, prior)
         return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled)
 
     def _fitting_step(self, state: State) -> Callable[..., Step]:
@@ -147,6 +159,7 @@ class Model(Stack):
         context: Context,
         token_types: Tensor | None,
         targets_n: Tensor | None,
+        prior_btv: Tensor | None = None,
     ) -> Step:
         """The numbers of one step: hidden, what blocks remember, pooled, losses of targets."""
         # nobody but the stack holds on to what goes into it
@@ -159,7 +172,7 @@ class Model(Stack):
         losses_n = None
         if targets_n is not None:
             assert self.head is not None
-            losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n)
+            losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n, in_a_row(prior_btv))
         return x_btd, after, pooled, losses_n
 
     def encode(self, source: Tensor, padding: Tensor | None = None) -> Source:
@@ -172,21 +185,25 @@ class Model(Stack):
         x_bsd, _ = self.encoder.run(self.embedding(source, None, 0), before, context)
         return Source(x_bsd, padding)
 
-    def _losses(self, x_btd: Tensor, targets_bt: Tensor) -> tuple[Tensor, Tensor]:
+    def _losses(
+        self, x_btd: Tensor, targets_bt: Tensor, prior_btv: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         assert self.head is not None
+        x_nd, prior_nv = x_btd.flatten(0, 1), in_a_row(prior_btv)
         flat_n = targets_bt.flatten().long()
         counted_n = flat_n != IGNORE
         if torch.compiler.is_compiling() and self.head.regular:
             # a graph has one shape: all places are computed, and some of them weigh nothing
-            losses_n = self.head.losses(x_btd.flatten(0, 1), flat_n.clamp(min=0)) * counted_n
+            losses_n = self.head.losses(x_nd, flat_n.clamp(min=0), prior_nv) * counted_n
             return losses_n.sum() / counted_n.sum(), losses_n.view(targets_bt.shape)
         if bool(counted_n.all()):
-            losses_n = self.head.losses(x_btd.flatten(0, 1), flat_n)
+            losses_n = self.head.losses(x_nd, flat_n, prior_nv)
             return losses_n.mean(), losses_n.view(targets_bt.shape)
         places_s = counted_n.nonzero()[:, 0]
         if not len(places_s):
             raise InputError(f"every target is {IGNORE}, so no token counts; mask fewer")
-        losses_s = self.head.losses(x_btd.flatten(0, 1)[places_s], flat_n[places_s])
+        prior_sv = None if prior_nv is None else prior_nv[places_s]
+        losses_s = self.head.losses(x_nd[places_s], flat_n[places_s], prior_sv)
         losses_n = losses_s.new_zeros(flat_n.shape).index_copy(0, places_s, losses_s)
         return losses_s.mean(), losses_n.view(targets_bt.shape)
 
@@ -257,6 +274,10 @@ class Model(Stack):
         folder.write_model(Path(path), weights, self.config.to_dict(), tokenizer)
 
 
+def in_a_row(tensor_bt: Tensor | None) -> Tensor | None:
+    return None if tensor_bt is None else tensor_bt.flatten(0, 1)
+
+
 def all_present(state: State, tokens: Tensor, padding: Tensor | None) -> Tensor | None:
     """Which of the remembered places and the new ones hold a token; None if all do."""
     if padding is None and state.padding_bm is None:
@@ -291,9 +312,16 @@ def realise(
     dtype: torch.dtype = torch.float32,
 ) -> M:
     """Give random weights to a model that was made on the device `meta`."""
-    place(outline, lambda weight: torch.empty_like(weight, device=device, dtype=dtype))
+    place(outline, lambda weight: new_like(weight, device, dtype))
     initialise(outline, outline.config, torch.Generator(device).manual_seed(seed))
     return outline.eval()
+
+
+def new_like(outline: Tensor, device: str | torch.device, dtype: torch.dtype) -> Tensor:
+    """A weight with its place; what is no weight begins at zero, as what it is."""
+    if isinstance(outline, nn.Parameter):
+        return torch.empty_like(outline, device=device, dtype=dtype)
+    return torch.zeros_like(outline, device=device)
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any) -> Model:

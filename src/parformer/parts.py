@@ -271,6 +271,11 @@ class HeadConfig:
     """A tanh projection of the first token, as BERT's classifiers use it."""
     final_dropout: bool = FAMILY
     """Drop some of what the head reads, too."""
+    counts: int = 0
+    """Bytes of a table of n-grams, counted on the training text, whose log-probabilities are added
+    to the logits; 0 for none."""
+    count_order: int = 0
+    """Tokens of its longest n-grams; 0 means as many as can be counted, 8 at most."""
 
     def check_head(self, *, causal: bool, adaptive: bool) -> None:
         """Refuse a head that the other parts cannot feed."""
@@ -280,6 +285,62 @@ class HeadConfig:
             )
         if self.head == "masked" and causal:
             raise ConfigError("a masked-word head needs causal=false: it reads both sides")
+
+    def check_counts(self, vocab_size: int, *, adaptive: bool) -> None:
+        """Refuse a table of counts that this head cannot use."""
+        need_at_least("counts", self.counts, 0)
+        if not self.counts:
+            return
+        if self.head != "lm" or adaptive:
+            raise ConfigError(
+                "counts tell the next token of a plain vocabulary: they need head='lm' and no "
+                f"adaptive embedding, got head {self.head!r}"
+            )
+        check_table(vocab_size, self.counts, self.count_order)
+
+
+LONGEST_GRAM = 8
+"""An 8-gram predicts a token from the seven before it."""
+GRAM_BITS = 64
+"""Bits that an n-gram is sorted by: of a large vocabulary only short ones are counted."""
+TABLE_HEAD = 64
+"""Whole numbers at the beginning of a table of counts."""
+
+
+def token_bits(vocab_size: int) -> int:
+    return max(1, (vocab_size - 1).bit_length())
+
+
+def largest_order(vocab_size: int) -> int:
+    """The longest n-grams that can be counted.
+
+    >>> largest_order(256), largest_order(4096), largest_order(50257)
+    (8, 5, 4)
+    """
+    return min(LONGEST_GRAM, GRAM_BITS // token_bits(vocab_size))
+
+
+def least_bytes(order: int, vocab_size: int) -> int:
+    """What a table of counts takes that knows frequencies alone."""
+    return 4 * (TABLE_HEAD + vocab_size) + 24 * (order - 1)
+
+
+def check_table(vocab_size: int, size: int, order: int) -> int:
+    """The order that is meant, once a table of it has room for anything."""
+    need_at_least("vocab_size", vocab_size, 1)
+    longest = largest_order(vocab_size)
+    if order < 0 or order > longest or order == 1:
+        raise ConfigError(
+            f"n-grams of 2 to {longest} tokens can be counted of {vocab_size:,}, "
+            f"got count_order {order}"
+        )
+    least = least_bytes(order or longest, vocab_size)
+    if size < least:
+        raise ConfigError(
+            f"a table of counts for {vocab_size:,} tokens takes {least:,} bytes at least, "
+            f"got {size:,}"
+        )
+    return order or longest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,11 +33,15 @@ class State:
     """The tokens themselves, where learned positions may have to read them again."""
     padding_bm: Tensor | None = None
     """Which remembered places hold a token, where some do not."""
+    recent_bk: Tensor | None = None
+    """The last tokens, where counts are asked about what follows them."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of everything remembered in the blocks."""
-        return sum(block.bytes for block in self.blocks if block is not None)
+        """Bytes of everything remembered in the blocks, and of the tokens that counts ask for."""
+        recent = self.recent_bk
+        own = 0 if recent is None else recent.numel() * recent.element_size()
+        return own + sum(block.bytes for block in self.blocks if block is not None)
 
     @property
     def trainable(self) -> bool:
@@ -45,12 +50,11 @@ class State:
 
     def rows(self, index_b: Tensor) -> State:
         """The past of these rows of the batch, in this order: beams, a server's batch."""
-        extra = (self.window_bt, self.padding_bm)
-        window, padding = (None if t is None else t.index_select(0, index_b) for t in extra)
-        blocks = rows_of(self.blocks, index_b)
-        return replace(
-            self, batch=len(index_b), blocks=blocks, window_bt=window, padding_bm=padding
-        )
+        known = {name: getattr(self, name) for name in EXTRAS}
+        extras: dict[str, Any] = {
+            n: None if t is None else t.index_select(0, index_b) for n, t in known.items()
+        }
+        return replace(self, batch=len(index_b), blocks=rows_of(self.blocks, index_b), **extras)
 
     @staticmethod
     def join(states: Sequence[State]) -> State:
@@ -63,13 +67,19 @@ class State:
                     f"{first.position}; they must agree"
                 )
         blocks = join_blocks([state.blocks for state in states])
+        extras: dict[str, Any] = {
+            name: _joined([getattr(state, name) for state in states]) for name in EXTRAS
+        }
         return replace(
             first,
             batch=sum(state.batch for state in states),
             blocks=blocks,
-            window_bt=_joined([state.window_bt for state in states]),
-            padding_bm=_joined([state.padding_bm for state in states]),
+            **extras,
         )
+
+
+EXTRAS = ("window_bt", "padding_bm", "recent_bk")
+"""What a state may have beside that of its blocks."""
 
 
 def _joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
@@ -81,11 +91,7 @@ def _joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 register(
     State,
-    lambda state: {
-        "blocks": state.blocks,
-        "window_bt": state.window_bt,
-        "padding_bm": state.padding_bm,
-    },
+    lambda state: {name: getattr(state, name) for name in ("blocks", *EXTRAS)},
     lambda parts, known: State(*known, **parts),
     lambda state: (state.batch, state.config, state.memory, state.position),
 )

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from parformer.counts.count import part_edges
 from parformer.data.masking import mask_tokens
 from parformer.errors import CorpusError
 
@@ -86,8 +87,16 @@ class Streams(Batches):
     carries = True
 
     def __init__(
-        self, tokens: Tokens, *, batch: int, length: int, seed: int, roll: bool = True
+        self,
+        tokens: Tokens,
+        *,
+        batch: int,
+        length: int,
+        seed: int,
+        roll: bool = True,
+        parts: int = 0,
     ) -> None:
+        self.edges = part_edges(len(tokens), parts)
         self.row = len(tokens) // batch
         if self.row < length + 1:
             raise CorpusError(
@@ -102,11 +111,16 @@ class Streams(Batches):
         epoch, place = divmod(index, self.per_epoch)
         numbers = range(len(self.tokens_br))[rows]
         read = np.empty((len(numbers), self.length + 1), dtype=np.int64)
-        for line, number in zip(read, numbers, strict=True):
-            first = place * self.length + self._shift(epoch, number)
+        firsts = [place * self.length + self._shift(epoch, number) for number in numbers]
+        for line, number, first in zip(read, numbers, firsts, strict=True):
             fill_round(line, self.tokens_br[number], first % self.row)
         both_bt = torch.from_numpy(read)
-        return Batch({"tokens": both_bt[:, :-1]}, both_bt[:, 1:], fresh=place == 0)
+        inputs = {"tokens": both_bt[:, :-1]}
+        if self.edges:
+            steps = np.add.outer(np.array(firsts, np.int64), np.arange(1, self.length + 1))
+            places_bt = steps % self.row + np.array(numbers)[:, None] * self.row
+            inputs["part"] = part_of(places_bt, self.edges)
+        return Batch(inputs, both_bt[:, 1:], fresh=place == 0)
 
     def _shift(self, epoch: int, row: int) -> int:
         return number_for(self.seed, "roll", epoch, row) % self.row if self.roll else 0
@@ -125,7 +139,10 @@ class Windows(Batches):
     Each epoch shifts all windows by another amount and shuffles them anew.
     """
 
-    def __init__(self, tokens: Tokens, *, batch: int, length: int, seed: int) -> None:
+    def __init__(
+        self, tokens: Tokens, *, batch: int, length: int, seed: int, parts: int = 0
+    ) -> None:
+        self.edges = part_edges(len(tokens), parts)
         self.windows = (len(tokens) - 1) // length
         if self.windows < batch:
             raise CorpusError(
@@ -136,16 +153,24 @@ class Windows(Batches):
         self.per_epoch = self.windows // batch
 
     def at(self, index: int, rows: slice = slice(None)) -> Batch:
-        read = self._read(index, rows, 1)
-        return Batch({"tokens": read[:, :-1]}, read[:, 1:])
+        starts = self._starts(index, rows)
+        read = self._read(starts, 1)
+        inputs = {"tokens": read[:, :-1]}
+        if self.edges:
+            places_bt = np.add.outer(np.array(starts), np.arange(1, self.length + 1))
+            inputs["part"] = part_of(places_bt, self.edges)
+        return Batch(inputs, read[:, 1:])
 
-    def _read(self, index: int, rows: slice, more: int) -> Tensor:
+    def _starts(self, index: int, rows: slice) -> list[int]:
+        """Where the windows of a batch begin."""
         epoch, place = divmod(index, self.per_epoch)
         spare = len(self.tokens) - 1 - self.windows * self.length
         shift = number_for(self.seed, "shift", epoch) % (spare + 1)
         key = number_for(self.seed, "shuffle", epoch)
         numbers = range(place * self.batch, (place + 1) * self.batch)[rows]
-        starts = (shift + self.length * shuffled(n, self.windows, key) for n in numbers)
+        return [shift + self.length * shuffled(n, self.windows, key) for n in numbers]
+
+    def _read(self, starts: list[int], more: int) -> Tensor:
         read = [self.tokens[s : s + self.length + more].astype(np.int64) for s in starts]
         return torch.from_numpy(np.stack(read))
 
@@ -171,9 +196,18 @@ class MaskedWindows(Windows):
         # The whole batch is masked, whichever rows are asked for, so that all agree.
         generator = torch.Generator().manual_seed(number_for(self.seed, "mask", index))
         inputs_bt, targets_bt = mask_tokens(
-            self._read(index, slice(None), 0), generator, self.mask_id, self.vocab_size, self.share
+            self._read(self._starts(index, slice(None)), 0),
+            generator,
+            self.mask_id,
+            self.vocab_size,
+            self.share,
         )
         return Batch({"tokens": inputs_bt[rows]}, targets_bt[rows])
+
+
+def part_of(places: Tokens, edges: list[int]) -> Tensor:
+    """The part that each place of a text is in."""
+    return torch.from_numpy(np.searchsorted(edges, places, side="right") - 1)
 
 
 def sample(tokens: Tokens, limit: int) -> Tokens:

@@ -65,7 +65,7 @@ class Task(ABC):
 
     def loss(self, model: Model, batch: Batch, state: State | None) -> Loss:
         """The loss of one batch, or of some of its rows, after what `state` remembers."""
-        out = model(batch.inputs["tokens"], state, batch.targets)
+        out = model(batch.tokens_bt, state, batch.targets, part=batch.inputs.get("part"))
         assert out.loss is not None
         return Loss(out.loss, out.state)
 

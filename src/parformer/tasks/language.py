@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parformer.config import ModelConfig
+from parformer.counts.prior import PARTS
 from parformer.data.batches import Batches, Streams, Tokens, Windows, sample
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError
@@ -29,6 +30,7 @@ class Language(Task):
                 "mem_len > 0); leave it at 'auto'"
             )
         size = {"batch": config.batch, "length": shape.tgt_len, "seed": config.seed}
+        size["parts"] = PARTS if shape.counts else 0
         if remembers and config.order != "windows":
             return Streams(tokens, **size, roll=config.roll)
         return Windows(tokens, **size)

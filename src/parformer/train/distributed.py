@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from parformer.errors import ConfigError
 from parformer.measure.device import find_device
+from parformer.weights import named_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: whole(p.detach()) for name, p in model.named_parameters()}
+    return {name: whole(p.detach()) for name, p in named_tensors(model).items()}
 
 
 @contextmanager

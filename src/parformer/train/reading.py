@@ -22,6 +22,9 @@ from parformer.model import Model
 from parformer.state import State
 from parformer.train.distributed import Workers
 
+RECENT = "text/recent"
+"""The last tokens, among what the blocks remember."""
+
 
 class Reading:
     """A text in the middle of being read, piece by piece of every batch."""
@@ -54,6 +57,8 @@ class Reading:
             for i, remembered in enumerate(state.blocks):
                 for name, tensor in ({} if remembered is None else remembered.tensors()).items():
                     parts.setdefault(f"{i}/{name}", []).append(tensor)
+            if state.recent_bk is not None:
+                parts.setdefault(RECENT, []).append(state.recent_bk)
         gathered = {n: self.workers.gather_rows(torch.cat(t)) for n, t in parts.items()}
         return gathered, states[0].position
 
@@ -62,13 +67,17 @@ class Reading:
         if not memory:
             return
         by_block: dict[int, dict[str, Tensor]] = {}
+        recent: Tensor | None = None
         for name, tensor in memory.items():
             number, _, part = name.partition("/")
-            if len(tensor) != self.batch or not number.isdigit():
+            if len(tensor) != self.batch or not (number.isdigit() or name == RECENT):
                 raise FolderError(
                     f"the checkpoint's memory {name!r} has {len(tensor)} rows, the batch "
                     f"{self.batch}; it belongs to another run"
                 )
+            if name == RECENT:
+                recent = tensor[self.rows]
+                continue
             by_block.setdefault(int(number), {})[part] = tensor[self.rows]
         count = len(self.states)
         size = (self.rows.stop - self.rows.start) // count
@@ -78,7 +87,8 @@ class Reading:
                 self._recall(cast(Block, block), by_block.get(n, {}), i)
                 for n, block in enumerate(model.blocks)
             )
-            self.states[i] = State(size, config, config.memory, position, blocks)
+            last = None if recent is None else recent.chunk(count)[i].to(self.workers.device)
+            self.states[i] = State(size, config, config.memory, position, blocks, recent_bk=last)
 
     def _recall(self, block: Block, tensors: Mapping[str, Tensor], piece: int) -> BlockState | None:
         """One block's memory of one piece of the batch."""

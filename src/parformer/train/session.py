@@ -74,6 +74,8 @@ class Session:
         self.reading = self.read(self.task.batches(tokens))
         self.model = self.make_model(self.task.shape, start)
         self.model.train()
+        if self.model.counts is not None:
+            self.model.counts.learn(tokens, fresh=start is None)
         native.enable(self.config.kernels == "native")
         self.objective = self.wrap(objective(self.model, self.task))
         self.parameters = list(self.model.parameters())

@@ -29,6 +29,7 @@ from parformer.model import Model, build_from, realise, refill
 from parformer.parts import StackConfig
 from parformer.pattern import BlockSpec
 from parformer.search.placement.choices import Choices
+from parformer.weights import named_tensors
 
 
 class Mixture(Block):
@@ -99,7 +100,7 @@ class Supernet(Model):
         chosen = [(f"blocks.{i}.choices.{pick}.", i, pick) for i, pick in enumerate(picks)]
         kept = [name for name, i, pick in chosen if self.space.layers[i][pick].letter != "i"]
         weights = {}
-        for name, parameter in self.named_parameters():
+        for name, parameter in named_tensors(self).items():
             if not name.startswith("blocks."):
                 weights[name] = parameter.detach()
             for place, prefix in enumerate(kept):

@@ -1,0 +1,116 @@
+"""What does counting say to a model that reads a text?
+
+A model with a table of counts learns only what counting does not know. While it learns, the
+table must not know the very text that is read, so each part of it has a table counted on all the
+other parts; afterwards the one of the whole text serves.
+"""
+
+# b batch, t time, k tokens before this step, v vocabulary
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from parformer.counts.count import count, count_without
+from parformer.counts.look import Readable, log_chances
+from parformer.kernels.operator import Operator
+from parformer.parts import HeadConfig, largest_order
+
+PARTS = 6
+"""Parts of a text that are each left out of the table that stands beside them."""
+
+
+class Prior(nn.Module):
+    """A table of counts, and those that leave out a part of the text."""
+
+    table: Tensor
+
+    def __init__(self, config: HeadConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.order = config.count_order or largest_order(vocab_size)
+        self.register_buffer("table", torch.zeros(config.counts, dtype=torch.uint8))
+        self.parts: Sequence[Readable] = ()
+        self._read: tuple[tuple[int, int], Readable] | None = None
+
+    def forward(
+        self, tokens_bt: Tensor, recent_bk: Tensor | None, part_bt: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Logarithms of chances (batch, time, vocabulary), and the tokens to remember."""
+        known_br = tokens_bt if recent_bk is None else torch.cat((recent_bk, tokens_bt), dim=1)
+        kept_bk = known_br[:, -(self.order - 1) :].clone()
+        time = tokens_bt.shape[1]
+        if part_bt is not None and self.parts:
+            return log_chances(self.parts, known_br, time, part_bt), kept_bk
+        if torch.compiler.is_compiling():
+            return look_up(self.table, known_br, time, self.vocab_size), kept_bk
+        return look_in(self.readable(), known_br, time, self.vocab_size), kept_bk
+
+    def readable(self) -> Readable:
+        """The table, looked at anew where it was changed."""
+        seen = (self.table.data_ptr(), self.table._version)
+        if self._read is None or self._read[0] != seen:
+            self._read = (seen, Readable(self.table))
+        return self._read[1]
+
+    def learn(self, tokens: NDArray[Any], *, fresh: bool) -> None:
+        """Count a text that is to be trained on; the table itself too if it is `fresh`."""
+        given = (self.vocab_size, len(self.table), self.order)
+        whole, self.parts = counted(digest_of(tokens), *given, Text(tokens))
+        if fresh:
+            with torch.no_grad():
+                self.table.copy_(torch.from_numpy(whole.table))
+
+
+class Text:
+    """Tokens that are told apart by something else."""
+
+    def __init__(self, tokens: NDArray[Any]) -> None:
+        self.tokens = tokens
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Text)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def digest_of(tokens: NDArray[Any]) -> str:
+    return hashlib.sha256(tokens.tobytes()).hexdigest()
+
+
+@lru_cache(maxsize=2)
+def counted(
+    digest: str, vocab_size: int, size: int, order: int, text: Text
+) -> tuple[Readable, tuple[Readable, ...]]:
+    """The table of a text, and one for each part without it."""
+    wanted = {"vocab_size": vocab_size, "size": size, "order": order}
+    parts = count_without(text.tokens, **wanted, parts=PARTS)
+    return Readable(count(text.tokens, **wanted)), tuple(map(Readable, parts))
+
+
+def look_in(table: Readable, tokens_br: Tensor, time: int, vocab_size: int) -> Tensor:
+    """Chances from a table; all alike where nothing was counted yet."""
+    if table.layout is None:
+        shape = (len(tokens_br), time, vocab_size)
+        return torch.full(shape, -float(np.log(vocab_size)), device=tokens_br.device)
+    return log_chances([table], tokens_br, time)
+
+
+def run_look(table: Tensor, tokens_br: Tensor, time: int, vocab_size: int) -> Tensor:
+    return look_in(Readable(table), tokens_br, time, vocab_size)
+
+
+def outline_look(table: Tensor, tokens_br: Tensor, time: int, vocab_size: int) -> Tensor:
+    return table.new_empty((len(tokens_br), time, vocab_size), dtype=torch.float32)
+
+
+look_up = Operator("look_up_counts", run_look, outline_look)

@@ -1,0 +1,186 @@
+"""A model with counts: learns beside them, and carries, saves and exports them like any part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import parformer as pf
+from parformer.counts.look import Readable, log_chances
+from parformer.counts.prior import PARTS
+from parformer.data.batches import Streams, Windows
+from parformer.errors import ConfigError
+from parformer.model import Model
+from parformer.state import State
+from parformer.train.checkpoint import read_checkpoint, write_checkpoint
+from parformer.train.distributed import Workers
+from parformer.train.session import Session
+from tests.train.trials import FAMILIES, make_prepared, make_recipe
+
+TOKENS = make_prepared().splits["train"].tokens
+CAUSAL = [family for family in FAMILIES if family != "bert"]
+
+
+def recipe(family: str = "transformer-xl", **changes: object):
+    return make_recipe(family, model__counts=6000, **changes)
+
+
+def session(family: str = "transformer-xl", **changes: object) -> Session:
+    return Session(recipe(family, **changes), TOKENS, workers=Workers())
+
+
+def trained(family: str) -> Model:
+    training = session(family, model__dropout=0.0)
+    for step in range(3):
+        training.update(step)
+    assert training.model.counts is not None
+    return training.model.eval()
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+def test_a_text_in_pieces_gives_what_it_gives_in_one(family: str) -> None:
+    model = trained(family)
+    tokens = torch.from_numpy(TOKENS[:24].astype(np.int64)).view(2, 12)
+    whole = model(tokens)
+    first = model(tokens[:, :5])
+    second = model(tokens[:, 5:6], state=first.state)
+    third = model(tokens[:, 6:], state=second.state)
+    pieces = torch.cat((first.logits, second.logits, third.logits), dim=1)
+    assert torch.allclose(pieces, whole.logits, atol=1e-5)
+    # and the last logits alone are the last of all
+    assert torch.allclose(model(tokens, last_only=True).logits, whole.logits[:, -1:], atol=1e-5)
+
+
+def test_counts_are_added_as_far_as_they_are_trusted() -> None:
+    model = trained("gpt2")
+    assert model.counts is not None
+    head = model.head
+    tokens = torch.from_numpy(TOKENS[:16].astype(np.int64))[None]
+    out = model(tokens)
+    told = log_chances([Readable(model.counts.table)], tokens, 16)
+    expected = head.out(out.hidden) + (1 + head.trust(out.hidden)) * told  # type: ignore[union-attr, operator]
+    assert torch.allclose(out.logits, expected, atol=1e-5)
+    losses = model(tokens, targets=tokens).losses
+    assert torch.allclose(
+        losses, -expected.log_softmax(-1).gather(-1, tokens[..., None])[..., 0], atol=1e-5
+    )
+
+
+def test_the_price_is_what_was_built() -> None:
+    config = recipe().model
+    model = pf.build(config)
+    price = pf.cost(config, tgt_len=8, mem_len=8, batch=2)
+    assert price.parameters == sum(p.numel() for p in model.parameters())
+    state = None
+    for _ in range(3):
+        state = model(torch.zeros(2, 8, dtype=torch.int64), state=state).state
+    assert state is not None
+    assert (
+        state.bytes == pf.cost(config, tgt_len=8, mem_len=model.config.mem_len, batch=2).state_bytes
+    )
+
+
+def test_before_anything_was_counted_all_tokens_are_alike() -> None:
+    config = recipe().model
+    with_counts, without = pf.build(config), pf.build(config.replaced(counts=0))
+    without.load_state_dict(with_counts.state_dict(), strict=False)
+    tokens = torch.arange(6)[None]
+    got, expected = with_counts(tokens).logits, without(tokens).logits
+    assert torch.allclose(got.log_softmax(-1), expected.log_softmax(-1), atol=1e-5)
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    model = trained("transformer-xl")
+    model.save(tmp_path / "m")
+    tokens = torch.from_numpy(TOKENS[:24].astype(np.int64)).view(2, 12)
+    assert torch.equal(pf.load(tmp_path / "m")(tokens).logits, model(tokens).logits)
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+def test_a_training_goes_on_bit_for_bit(family: str, tmp_path: Path) -> None:
+    whole, broken = session(family), session(family)
+    expected = [float(whole.update(step)[0]) for step in range(5)]
+    seen = [float(broken.update(step)[0]) for step in range(2)]
+    write_checkpoint(tmp_path, broken.checkpoint(2, {}), keep=2)
+    start = read_checkpoint(tmp_path / f"step-{2:09d}")
+    again = Session(recipe(family), TOKENS, workers=Workers(), start=start)
+    assert seen + [float(again.update(step)[0]) for step in range(2, 5)] == expected
+
+
+def test_learning_beside_counts_starts_where_counts_are() -> None:
+    beside, alone = session(), Session(make_recipe(), TOKENS, workers=Workers())
+    assert float(beside.update(0)[0]) < 0.8 * float(alone.update(0)[0])
+
+
+def test_what_is_read_was_left_out_of_what_is_asked() -> None:
+    """The text that nobody has but the part itself must not be known to the table beside it."""
+    training = session()
+    model = training.model
+    assert model.counts is not None
+    edge = len(TOKENS) // PARTS
+    own = torch.from_numpy(TOKENS[: edge - 8].astype(np.int64))[None]
+    zeros = torch.zeros_like(own)
+
+    def nats(part: Tensor | None) -> float:
+        told, _ = model.counts(own, None, part)  # type: ignore[misc]
+        return float(-told[0, :-1].gather(1, own[0, 1:, None]).mean())
+
+    assert nats(zeros) > nats(zeros + 1) + 0.02
+    assert nats(zeros) > nats(None) + 0.02
+
+
+@pytest.mark.parametrize("kind", [Streams, Windows])
+def test_batches_say_which_part_they_are_from(kind: type[Streams | Windows]) -> None:
+    text = np.arange(1000)
+    batches = kind(text, batch=4, length=7, seed=3, parts=5)
+    for index in range(2 * batches.per_epoch):
+        batch = batches.at(index)
+        assert torch.equal(batch.inputs["part"], batch.targets // 200)
+    assert "part" not in kind(text, batch=4, length=7, seed=3).at(0).inputs
+
+
+def test_a_step_is_exported() -> None:
+    model = trained("transformer-xl")
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+            out = self.model(tokens, state=state)
+            assert out.logits is not None
+            assert out.state is not None
+            return out.logits, out.state
+
+    tokens = torch.from_numpy(TOKENS[:12].astype(np.int64)).view(2, 6)
+    state = model(tokens).state
+    with torch.no_grad():
+        exported = torch.export.export(Step(), (tokens, state)).module()
+        logits, after = exported(tokens, state)
+    expected = model(tokens, state=state)
+    assert torch.allclose(logits, expected.logits, atol=1e-5)
+    assert torch.equal(after.recent_bk, expected.state.recent_bk)
+
+
+def test_rows_of_a_state_keep_their_tokens() -> None:
+    model = trained("transformer-xl")
+    tokens = torch.from_numpy(TOKENS[:30].astype(np.int64)).view(3, 10)
+    state = model(tokens).state
+    assert state is not None
+    turned = state.rows(torch.tensor([2, 0]))
+    expected = model(tokens[:, :1], state=state).logits[[2, 0]]
+    assert torch.allclose(model(tokens[[2, 0], :1], state=turned).logits, expected, atol=1e-5)
+
+
+def test_counts_that_no_head_can_use_are_refused() -> None:
+    with pytest.raises(ConfigError, match="they need head='lm'"):
+        pf.preset("bert-pocket", counts=10_000)
+    with pytest.raises(ConfigError, match="takes 1,448 bytes at least"):
+        pf.preset("pocket", counts=9)
+    with pytest.raises(ConfigError, match="2 to 8 tokens"):
+        pf.preset("pocket", counts=10_000, count_order=1)
