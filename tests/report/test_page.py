@@ -9,27 +9,19 @@ from base64 import b64encode
 from hashlib import sha256
 from html import unescape
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from parformer.pattern import Pattern
 from parformer.report.figures import axis, plot
-from parformer.report.page import (
-    DARK,
-    LIGHT,
-    Html,
-    Made,
-    Part,
-    page,
-    paragraph,
-    strips,
-    table,
-)
+from parformer.report.page import Html, Part, page, paragraph, strips, table, template
 from parformer.report.stack import COLOURS
 
 EVIL = "</script><script>alert('1')</script><img src=x onerror=alert(1)>\"&'"
-MADE = Made(command="parformer search", date="2026-11-16", version="0.1.0")
+LIGHT, DARK = json.loads(template("colours.json")).values()
+MADE = SimpleNamespace(command="parformer search", date="2026-11-16", version="0.1.0")
 UNPAIRED = {"meta", "img", "br"}
 
 
@@ -138,7 +130,7 @@ def test_the_library_holds_nothing_that_would_end_its_script() -> None:
 
 
 def test_whatever_is_given_stays_text() -> None:
-    made = Made(command=EVIL, date=EVIL, version=EVIL)
+    made = SimpleNamespace(command=EVIL, date=EVIL, version=EVIL)
     lead = Html(paragraph(EVIL, "warning") + table([EVIL, EVIL], [(EVIL, EVIL)]))
     stacks = strips({EVIL: list(Pattern.parse("<sf>x2 s[heads=2]"))})
     parts = [Part(small_plot(EVIL), EVIL), Part(stacks, EVIL)]

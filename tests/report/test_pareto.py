@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
+from types import SimpleNamespace
 from typing import Any
 
 import plotly.offline
@@ -23,7 +24,7 @@ from test_page import Reader
 from parformer.config import preset
 from parformer.pattern import Pattern
 from parformer.report import pareto, pareto_figures, pareto_limits, pareto_savings
-from parformer.report.page import Html, Made, Part, page, template
+from parformer.report.page import Html, Part, page, template
 from parformer.report.pareto_limits import run_of, stops
 from parformer.report.pareto_rows import columns, drawing, quality_words, sizes
 from parformer.report.pareto_savings import PAPER
@@ -471,7 +472,7 @@ def test_only_the_three_scripts_of_the_page_may_run() -> None:
     assert read.scripts[2] == SCRIPT
     assert "</" not in SCRIPT
     assert not re.search(r"eval|Function|innerHTML|http|\bon\w+ ?=", SCRIPT)
-    made = Made(command="c", date="d", version="v")
+    made = SimpleNamespace(command="c", date="d", version="v")
     plain = Reader(page(title="t", lead=[], sections=[], made=made))
     assert len(plain.scripts) == 2
     assert ".limits" not in plain.all("style")[0]

@@ -18,7 +18,7 @@ from parformer.report import fit_rows as facts
 from parformer.report.fit_figures import answer, curves, rate_curves
 from parformer.report.fit_glance import handed_over, lead, stopped_words
 from parformer.report.fit_sizes import sizes_pictures
-from parformer.report.page import Made, Section, page, template
+from parformer.report.page import Section, page, template
 from parformer.report.stack import draw, legend
 from parformer.report.tables import right, slim
 from parformer.report.words import NAMES, limit_words, long_time, signed
@@ -43,7 +43,7 @@ def fit_page(found: FitResult) -> str:
         title=found.verdict.headline,
         lead=lead(found),
         sections=sections,
-        made=Made(command=found.command, date=found.date, version=found.version),
+        made=found,
         style=template("fit.css"),
     )
 

@@ -140,7 +140,7 @@ def curves(found: FitResult) -> Part | None:
     lowest = min(early + late)
     low = max(low, min([lowest, *counted.values()]) - 0.08 * (high - lowest))
     x = draw.axis("updates", rangemode="tozero")
-    y = draw.axis(found.quality.words, "lower is better", range=[low, high])
+    y = draw.axis(f"{found.quality.words}, lower is better", range=[low, high])
     figure = draw.plot(data, height=420, xaxis=x, yaxis=y, **draw.reference_marks(counted))
     return Part(figure, _curve_words(found, clipped=max(early, default=low) > high))
 

@@ -3,7 +3,8 @@
 Everything is inside: text, tables, figures and the script that draws them. The page asks no
 server for anything, and its policy forbids it to; it follows the reader's light or dark.
 
->>> made = Made(command="parformer search", date="2026-11-16", version="0.1.0")
+>>> from types import SimpleNamespace
+>>> made = SimpleNamespace(command="parformer search", date="2026-11-16", version="0.1.0")
 >>> "<script>alert" in page(title="<script>alert(1)", lead=[], sections=[], made=made)
 False
 """
@@ -21,6 +22,7 @@ from html import escape
 from importlib.resources import files
 from itertools import count
 from string import Template
+from typing import Protocol
 
 from parformer.pattern import ALPHABET, BlockSpec
 from parformer.report.figures import Plot
@@ -33,31 +35,15 @@ class Html(str):
     __slots__ = ()
 
 
-LIGHT = {
-    "page": "#fbfbfa",
-    "card": "#ffffff",
-    "ink": "#1f2328",
-    "soft": "#59636e",
-    "line": "#e2e5e9",
-    "alarm": "#fff4e0",
-}
-DARK = {
-    "page": "#141619",
-    "card": "#1b1e23",
-    "ink": "#e7e9ec",
-    "soft": "#a0a8b2",
-    "line": "#31363d",
-    "alarm": "#33270f",
-}
+class Made(Protocol):
+    """A result that says how it came about."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
-    """How a report came about."""
-
-    command: str
-    date: str
-    version: str
+    @property
+    def command(self) -> str: ...
+    @property
+    def date(self) -> str: ...
+    @property
+    def version(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +79,7 @@ def page(
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
         f"script-src {' '.join(map(_fingerprint, scripts))}"
     )
-    numbers = count(1)
+    numbers, themes = count(1), json.loads(template("colours.json"))
     answers = [(heading, [part for part in parts if part]) for heading, parts in sections]
     body = "\n".join(
         f"<section><h2>{escape(heading)}</h2>"
@@ -107,9 +93,9 @@ def page(
         lead="\n".join(lead),
         body=body,
         policy=policy,
-        colours=escape(json.dumps({"light": LIGHT, "dark": DARK})),
-        light=_variables(LIGHT),
-        dark=_variables(DARK),
+        colours=escape(json.dumps(themes)),
+        light=_variables(themes["light"]),
+        dark=_variables(themes["dark"]),
         style=template("page.css") + style,
         version=escape(made.version),
         date=escape(made.date),

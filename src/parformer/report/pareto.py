@@ -6,13 +6,14 @@ One page, or a screenful of terminal, from what a search for sizes found.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from parformer.report import pareto_rows as facts
-from parformer.report.page import Html, Made, Part, Section, page, paragraph, table, template
+from parformer.report.page import Html, Part, Section, page, paragraph, table, template
 from parformer.report.pareto_figures import pictures, predictions, settling
 from parformer.report.pareto_limits import sliders
 from parformer.report.pareto_savings import savings_parts, savings_words
@@ -33,7 +34,6 @@ def pareto_page(found: SizesResult) -> str:
         *(paragraph(warning, "warning") for warning in found.warnings),
         paragraph(_what(found), "soft"),
     ]  # fmt: skip
-    command = found.command or "parformer search sizes"
     sections: list[Section] = [
         ("Which architecture fits my limits?", _choice(found)),
         ("What does it save at equal quality?", savings_parts(found)),
@@ -45,7 +45,7 @@ def pareto_page(found: SizesResult) -> str:
         title=f"The best {facts.family_of(found)} architectures for this device",
         lead=lead,
         sections=sections,
-        made=Made(command=command, date=found.date, version=found.version),
+        made=found if found.command else replace(found, command="parformer search sizes"),
         script=template("pareto.js"),
         style=template("pareto.css"),
     )

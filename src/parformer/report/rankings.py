@@ -20,6 +20,7 @@ COLOURS = (*SHADES, GREY, "#1f2328")
 DASHES = ("", "6 4", "2 3")
 """Of lines beyond the colours."""
 WIDTH, PANEL, LEFT, TOP, GAP = 760, 200, 56, 44, 74
+ACROSS = (WIDTH - 2 * LEFT - 24) // 2
 
 
 def figure(value: float, digits: int = 3) -> str:
@@ -121,7 +122,6 @@ def ranking_svg(rankings: Rankings) -> str:
             f'<text x="{x + 28}" y="{y + 4}">{escape(tidy(name))}</text>'
         )
     top = height - len(rankings) * (PANEL + GAP) + 30
-    across = (WIDTH - 2 * LEFT - 24) // 2
     panels: tuple[tuple[str, Callable[[Ranking], Mapping[float, float]]], ...] = (
         ("Spearman among the truly best …", lambda ranking: ranking.top),
         ("share of them that the proxy finds", lambda ranking: ranking.common),
@@ -129,7 +129,7 @@ def ranking_svg(rankings: Rankings) -> str:
     for experiment, group in rankings.items():
         for column, (title, pick) in enumerate(panels):
             lines = {names.index(name): pick(ranking) for name, ranking in group.items()}
-            left = LEFT + column * (across + LEFT)
+            left = LEFT + column * (ACROSS + LEFT)
             parts += panel(title if column else f"{tidy(experiment)}: {title}", lines, left, top)
         top += PANEL + GAP
     return "\n".join([*parts, "</svg>", ""])
@@ -139,18 +139,17 @@ def panel(
     title: str, lines: Mapping[int, Mapping[float, float]], left: int, top: int
 ) -> Sequence[str]:
     """One diagram, its lines by their number among the proxies."""
-    width = (WIDTH - 2 * LEFT - 24) // 2
     known = [y for line in lines.values() for y in line.values() if not math.isnan(y)]
     low = math.floor(5 * min([0.0, *known])) / 5
 
     def place(share: float, value: float) -> tuple[float, float]:
-        return left + (share - 0.1) / 0.9 * width, top + (1 - value) / (1 - low) * PANEL
+        return left + (share - 0.1) / 0.9 * ACROSS, top + (1 - value) / (1 - low) * PANEL
 
     parts = [f'<text x="{left}" y="{top - 12}" fill="#112">{escape(title)}</text>']
     for tick in range(round((1 - low) * 5) + 1):
         _, y = place(0.1, value := low + tick / 5)
         parts.append(
-            f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dde"/>'
+            f'<line x1="{left}" x2="{left + ACROSS}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dde"/>'
             f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.1f}</text>'
         )
     for share in (0.1, 0.4, 0.7, 1.0):

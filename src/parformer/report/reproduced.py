@@ -10,16 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from parformer.report.figures import GREY, axis, plot, scatter
-from parformer.report.page import (
-    Html,
-    Made,
-    Part,
-    Section,
-    page,
-    paragraph,
-    table,
-    template,
-)
+from parformer.report.page import Html, Part, Section, page, paragraph, table, template
 from parformer.report.tables import right, slim
 from parformer.reproduce.published import Page, work_words
 from parformer.reproduce.result import ReproducedRow, ReproducedStudy, ReproduceResult
@@ -153,8 +144,8 @@ def notes(study: ReproducedStudy) -> list[str]:
 
 def list_table(pages: Iterable[Page]) -> Table:
     """Every study: its name, what it is, how ours comes about, about how long."""
-    narrow = (Column(head, no_wrap=True) for head in ("name", "takes about"))
-    shown = slim(next(narrow), "what it is", "ours", next(narrow))
+    name, time = (Column(head, no_wrap=True) for head in ("name", "takes about"))
+    shown = slim(name, "what it is", "ours", time)
     for one in pages:
         shown.add_row(one.name, one.title, work_words(one), time_words(one.minutes))
     return shown
@@ -178,7 +169,7 @@ def reproduced_page(result: ReproduceResult) -> str:
         title=one or "Published and ours",
         lead=[paragraph(opening(studies), "verdict"), paragraph(SOURCE, "soft")],
         sections=[away, *map(study_section, studies)],
-        made=Made(command=result.command, date=result.date, version=result.version),
+        made=result,
         style=template("reproduced.css"),
     )
 

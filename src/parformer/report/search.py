@@ -12,17 +12,7 @@ from rich.text import Text
 from parformer.pattern import Pattern
 from parformer.report import search_costs as costs
 from parformer.report import search_figures as figures
-from parformer.report.page import (
-    Html,
-    Made,
-    Part,
-    Section,
-    letter_name,
-    page,
-    paragraph,
-    strips,
-    table,
-)
+from parformer.report.page import Html, Part, Section, letter_name, page, paragraph, strips, table
 from parformer.report.stack import COLOURS, draw, legend
 from parformer.report.tables import side_by_side
 from parformer.report.words import duration, listed, long_time
@@ -62,7 +52,7 @@ def search_page(found: PlacementResult) -> str:
         title=f"Where does a language model of {found.corpus} need attention?",
         lead=lead,
         sections=sections,
-        made=Made(command=found.command, date=found.date, version=found.version),
+        made=found,
     )
 
 

@@ -140,7 +140,8 @@ def run_study(page: Page, bench: Workbench) -> ReproducedStudy:
     rows = []
     for line in lines:
         ours = found.get(line.key)
-        rows.append(side_by_side(line, ours, *((ours.how,) if ours else missing(bench, line))))
+        how, command = (ours.how, "") if ours else missing(bench, line)
+        rows.append(side_by_side(line, ours, how, command))
     return told(page, in_words(rows, found), rows, time.monotonic() - began, bench.receipt)
 
 

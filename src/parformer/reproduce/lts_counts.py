@@ -6,10 +6,9 @@ from functools import partial
 
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
-from parformer.recipe import read_recipe
 from parformer.reproduce.published import Printed, printed_models
 from parformer.reproduce.study import Found, Ours
-from parformer.reproduce.workbench import Workbench, study
+from parformer.reproduce.workbench import Workbench, settings, study
 
 POSITIONS = 2048
 """Learned positions that Table 3 counts with the decoder, and the others do not."""
@@ -38,19 +37,14 @@ for number in "34567":
 
 @study("lts-table-2")
 def table_2(bench: Workbench) -> Found:
-    found = {}
-    for key, name in (("txl", "lts-transformer-xl"), ("gpt2", "lts-gpt2")):
-        recipe = read_recipe(name)
-        model, train = recipe.model, recipe.train
-        settings = {
-            "vocabulary": model.vocab_size,
-            "steps": train.steps,
-            "batch": train.batch,
-            "rate": train.learning_rate,
-            "warmup": train.warmup,
-            "dropout": model.dropout,
-            "dropatt": model.dropatt,
-        }
-        for word, value in settings.items():
-            found[f"{key}-{word}"] = Ours(value, "the preset's setting")
-    return found
+    fields = {
+        "vocabulary": "model.vocab_size",
+        "steps": "train.steps",
+        "batch": "train.batch",
+        "rate": "train.learning_rate",
+        "warmup": "train.warmup",
+        "dropout": "model.dropout",
+        "dropatt": "model.dropatt",
+    }
+    found = settings("lts-transformer-xl", fields, "txl-")
+    return found | settings("lts-gpt2", fields, "gpt2-")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.pattern import Pattern, par, sandwich
-from parformer.recipe import Recipe, read_recipe
+from parformer.recipe import Recipe
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import (
     SHORT,
@@ -17,7 +17,7 @@ from parformer.reproduce.trainings import (
     pocket,
     train_pocket,
 )
-from parformer.reproduce.workbench import Sides, Workbench, study
+from parformer.reproduce.workbench import Sides, Workbench, settings, study
 
 COUNT = "exact count"
 BASE = {"txl": "transformer-xl-base", "sandwich": "sandwich-base", "par": "par-base"}
@@ -98,17 +98,11 @@ def table_3(bench: Workbench) -> Found:
 
 @study("par-table-a1")
 def table_a1(bench: Workbench) -> Found:
-    recipe = read_recipe("transformer-xl-base")
-    model, train = recipe.model, recipe.train
-    settings = {
-        "d_model": model.d_model,
-        "n_head": model.n_head,
-        "d_head": model.head_width(model.n_head),
-        "d_inner": model.d_inner,
-        "tgt_len": train.tgt_len,
-        "mem_len": train.mem_len,
-    }
-    return {key: Ours(value, "the preset's setting") for key, value in settings.items()}
+    name, model = "transformer-xl-base", preset("transformer-xl-base")
+    fields = {word: f"model.{word}" for word in ("d_model", "n_head", "d_inner")}
+    fields |= {word: f"train.{word}" for word in ("tgt_len", "mem_len")}
+    head = Ours(model.head_width(model.n_head), "the preset's setting")
+    return settings(name, fields) | {"d_head": head}
 
 
 @study("par-table-a2")

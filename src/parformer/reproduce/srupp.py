@@ -10,9 +10,8 @@ from parformer.measure.device import pinned_threads
 from parformer.measure.models import Reader
 from parformer.measure.operations import KINDS, time_by_kind
 from parformer.model import build
-from parformer.recipe import read_recipe
 from parformer.reproduce.study import Found, Ours
-from parformer.reproduce.workbench import Workbench, study
+from parformer.reproduce.workbench import Workbench, settings, study
 
 LAYERS = 10
 PROFILED = 4
@@ -84,32 +83,29 @@ def table_7(bench: Workbench) -> Found:
     return found
 
 
-def settings(name: str) -> dict[str, float]:
-    """A preset's recipe, by the words of Tables 11 and 12."""
-    recipe = read_recipe(name)
-    model, train = recipe.model, recipe.train
-    return {
-        "train_len": train.tgt_len,
-        "test_len": model.tgt_len,
-        "batch": train.batch,
-        "dropout": model.dropout,
-        "clip": train.clip,
-        "ratio": model.d_model / model.d_attention,
-        "d": model.d_model,
-        "d1": model.d_attention,
-        "rate": train.learning_rate,
-        "warmup": train.warmup,
-        "steps": train.steps,
-        "decay": train.weight_decay,
-    }
+DETAILS = {
+    "train_len": "train.tgt_len",
+    "test_len": "model.tgt_len",
+    "batch": "train.batch",
+    "dropout": "model.dropout",
+    "clip": "train.clip",
+    "d": "model.d_model",
+    "d1": "model.d_attention",
+    "rate": "train.learning_rate",
+    "warmup": "train.warmup",
+    "steps": "train.steps",
+    "decay": "train.weight_decay",
+}
+"""The words of Tables 11 and 12, and where a recipe has them."""
 
 
 def details(names: dict[str, str]) -> Found:
-    found = {}
+    found: dict[str, Ours] = {}
     for key, name in names.items():
-        for word, value in settings(name).items():
-            found[f"{key}-{word}"] = Ours(value, "the preset's setting")
-        found[f"{key}-size"] = millions(preset(name))
+        model = preset(name)
+        found |= settings(name, DETAILS, f"{key}-")
+        found[f"{key}-ratio"] = Ours(model.d_model / model.d_attention, "the preset's setting")
+        found[f"{key}-size"] = millions(model)
     return found
 
 

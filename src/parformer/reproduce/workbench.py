@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -22,7 +23,7 @@ from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.readings import Meter, Reading, Readings, Step, in_batches, measure_here
 from parformer.measure.remembered import Remembered
 from parformer.measure.statistics import compare
-from parformer.recipe import DataConfig, Recipe
+from parformer.recipe import DataConfig, Recipe, read_recipe
 from parformer.report.words import listed
 from parformer.reproduce.request import ReproduceRequest, Scale
 from parformer.reproduce.study import Found, Ours
@@ -193,6 +194,15 @@ def time_ratio(
     low, high = sorted((of(found.low), of(found.high)))
     tie = "a tie with the baseline: the difference is inside the noise"
     return Ours(of(found.ratio), how, (low, high), tie if found.verdict == "tie" else "")
+
+
+def settings(preset: str, fields: Mapping[str, str], prefix: str = "") -> dict[str, Ours]:
+    """What a preset's recipe says, by the words of a table for its fields."""
+    recipe = read_recipe(preset)
+    return {
+        f"{prefix}{word}": Ours(attrgetter(field)(recipe), "the preset's setting")
+        for word, field in fields.items()
+    }
 
 
 def spread(values: Sequence[float]) -> tuple[float, float] | None:
