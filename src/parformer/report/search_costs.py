@@ -11,7 +11,7 @@ from html import escape
 from parformer.report.figures import ACCENT, GREY, Trace, axis, bars, plot
 from parformer.report.page import Html, Part, table
 from parformer.report.words import duration, gigaflops, interval, listed, megabytes, overlap
-from parformer.search.placement.result import Compared, PlacementResult, Retrained, Score
+from parformer.search.placement.result import Compared, PlacementResult, Retrained
 
 METRICS = {
     "parameters": "parameters",
@@ -83,10 +83,8 @@ def cost_figure(found: PlacementResult, base: Compared) -> Part:
     see = "The dotted line is the interleaved Transformer; below it is cheaper."
     own = found.row("found")
     if own is not None and (shares := ratios(own, base)):
-        words = listed(
-            [f"{s:.2f}× its {word}" if s else f"no {word}" for word, s in shares.items()]
-        )
-        see += f" The found pattern has {words}."
+        told = [f"{s:.2f}× its {word}" if s else f"no {word}" for word, s in shares.items()]
+        see += f" The found pattern has {listed(told)}."
         if same_time(own, base):
             see += " The two times cannot be told apart: their intervals overlap."
     y = axis("× interleaved", rangemode="tozero")
@@ -102,12 +100,12 @@ def cost_sentence(found: PlacementResult) -> str:
     parts = [_more_or_less(shares["FLOPs"], "computation")] if "FLOPs" in shares else []
     if "state" in shares:
         parts.append(_more_or_less(shares["state"], "memory for past text"))
-    overlap = same_time(own, base)
-    if not overlap:
+    alike = same_time(own, base)
+    if not alike:
         times = f"{duration(own.latency_seconds)} against {duration(base.latency_seconds)}"
         parts.append(f"{_more_or_less(shares['time'], 'time')} ({times})")
     words = f"Beside the interleaved Transformer it needs {listed(parts)} per step"
-    if overlap:
+    if alike:
         words += "; which of the two is faster could not be told, as their times overlap"
     return f"{words}."
 
@@ -122,22 +120,14 @@ def _more_or_less(share: float, what: str) -> str:
     return f"{abs(share - 1):.0%} {'less' if share < 1 else 'more'} {what}"
 
 
-def scored(runs: Sequence[Retrained]) -> tuple[str, str, str]:
-    """The split and the figure that all patterns trained anew share, and its name."""
+def scored(runs: Sequence[Retrained]) -> tuple[dict[str, float], str]:
+    """What each pattern trained anew reached, by its name, in a figure that all have; its unit."""
     split = "test" if all(run.test for run in runs) else "valid"
-    bits = all(score_of(run, split).bits is not None for run in runs)
-    kind = "bits per character" if bits else "perplexity"
-    return split, "bits" if bits else "perplexity", f"{split} {kind}"
-
-
-def score_of(run: Retrained, split: str) -> Score:
-    return run.test if split == "test" and run.test is not None else run.valid
-
-
-def values_of(runs: Sequence[Retrained]) -> dict[str, float]:
-    """What each pattern reached, by its name."""
-    split, figure, _ = scored(runs)
-    return {run.name: float(getattr(score_of(run, split), figure)) for run in runs}
+    scores = {run.name: run.test if run.test and split == "test" else run.valid for run in runs}
+    bits = {name: score.bits for name, score in scores.items() if score.bits is not None}
+    if len(bits) == len(scores):
+        return bits, f"{split} bits per character"
+    return {name: score.perplexity for name, score in scores.items()}, f"{split} perplexity"
 
 
 def quality_parts(found: PlacementResult, runs: Sequence[Retrained]) -> list[Part | None]:
@@ -148,7 +138,7 @@ def quality_parts(found: PlacementResult, runs: Sequence[Retrained]) -> list[Par
 
 def quality_figure(found: PlacementResult, runs: Sequence[Retrained]) -> Part | None:
     """Quality against cost, one point per pattern that was trained anew."""
-    values, (_, _, unit) = values_of(runs), scored(runs)
+    values, unit = scored(runs)
     pairs = [(run, row) for run in runs if (row := found.row(run.name))]
     if not pairs:
         return None
@@ -160,7 +150,7 @@ def quality_figure(found: PlacementResult, runs: Sequence[Retrained]) -> Part | 
     for (run, _), (x, y) in zip(pairs, places, strict=True):
         marker: Trace = {"size": 13, **STYLES.get(run.name, STYLES["interleaved"])}
         data.append({"x": [x], "y": [y], "text": [escape(run.title)], "marker": marker, **shared})
-    across, up = (_with_room(values) for values in zip(*places, strict=True))
+    across, up = map(_with_room, zip(*places, strict=True))
     x_axis, y_axis = axis("time per step, ms", range=across), axis(unit, range=up)
     drawn = plot(data, height=380, xaxis=x_axis, yaxis=y_axis)
     return Part(drawn, f"Lower and further left is better. {quality_sentence(runs)}")
@@ -175,7 +165,7 @@ def _with_room(values: Sequence[float]) -> list[float]:
 
 def quality_sentence(runs: Sequence[Retrained]) -> str:
     """The found pattern's quality beside the interleaved Transformer's."""
-    values, (_, _, unit) = values_of(runs), scored(runs)
+    values, unit = scored(runs)
     if not {"found", "interleaved"} <= set(values):
         best = min(runs, key=lambda run: values[run.name])
         return f"No {unit} is below that of {best.title}, {values[best.name]:.3f}."
@@ -196,7 +186,7 @@ def quality_sentence(runs: Sequence[Retrained]) -> str:
 
 def quality_table(runs: Sequence[Retrained]) -> Html:
     """What every pattern reached when trained anew, and its distance from interleaved."""
-    values, (_, _, unit) = values_of(runs), scored(runs)
+    values, unit = scored(runs)
     base = next((run for run in runs if run.name == "interleaved"), None)
 
     def figure(run: Retrained, split: str, kind: str) -> float | None:
