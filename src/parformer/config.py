@@ -23,7 +23,7 @@ from typing import Any, Self, cast
 from parformer.errors import ConfigError
 from parformer.fields import check_names, fit_fields
 from parformer.parts import FAMILY, EmbeddingConfig, FirstWeights, HeadConfig, StackConfig
-from parformer.store.files import read_plain
+from parformer.store.files import Json, read_plain
 
 
 @cache
@@ -128,7 +128,7 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
             changes = left_open | changes
         return replace(self, **cast(Any, changes))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values |= {"pattern": str(self.pattern), "cutoffs": list(self.cutoffs)}

@@ -384,7 +384,7 @@ def by_kind(weight: Tensor, width: int) -> Tensor:
     return weight.view(width, 3, -1).transpose(0, 1).flatten(0, 1)
 
 
-def whole(config: Mapping[str, Any], name: str) -> int:
+def whole(config: Mapping[str, object], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f"the configuration needs a whole number {name!r}, got {value!r}")

@@ -10,13 +10,13 @@ Parameters, FLOPs per step and bytes of state, exactly; two FLOPs per multiply-a
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from parformer.blocks.base import Cost, Shape
 from parformer.blocks.stack import stack_costs, stack_parameters
 from parformer.config import ModelConfig
 from parformer.embedding import embedding_cost, head_cost
 from parformer.errors import ConfigError
+from parformer.store.files import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ModelCost:
     encoder: Cost
     """What reading a source takes, once."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         values = asdict(self)
         for row in values["blocks"]:

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 from parformer.config import SECTIONS, ModelConfig, read_tables
 from parformer.errors import ConfigError
 from parformer.fields import check_names, field_types, fit_fields, fit_type, need_at_least
+from parformer.store.files import Json
 
 Tokenizers = Literal["byte", "used-bytes", "character", "word", "bpe", "wordpiece", "unigram"]
 """What a text can be cut into; any tokenizer.json of Hugging Face's is named by its path."""
@@ -270,7 +271,7 @@ class Recipe:
     machine: str = ""
     """What the training was made for, in words."""
 
-    def replaced(self, changes: Mapping[str, Any]) -> Self:
+    def replaced(self, changes: Mapping[str, object]) -> Self:
         """The same recipe with fields changed, each named with its section: `train.steps`."""
         recipe = self
         for section, values in by_section(changes).items():
@@ -283,9 +284,9 @@ class Recipe:
             recipe = replace(recipe, **{section: part})
         return recipe
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for TOML or JSON."""
-        tables: dict[str, Any] = {"machine": self.machine} if self.machine else {}
+        tables: Json = {"machine": self.machine} if self.machine else {}
         tables["model"] = self.model.to_dict()
         for name in ("data", "train", "search"):
             section = getattr(self, name)
@@ -314,9 +315,9 @@ def read_section(cls: type[Any], values: Mapping[str, Any], section: str) -> Any
     return cls(**values)
 
 
-def by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def by_section(changes: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """Split `section.field` names; a name without a section gets a hint where it belongs."""
-    parts: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, object]] = {}
     for name, value in changes.items():
         section, dot, field = name.partition(".")
         if not dot:
@@ -331,7 +332,7 @@ def by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return parts
 
 
-def read_recipe(source: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+def read_recipe(source: str, changes: Mapping[str, object] | None = None) -> Recipe:
     """A recipe by preset name or from a TOML file, with some fields replaced."""
     tables = read_tables(source)
     for section, values in by_section(changes or {}).items():

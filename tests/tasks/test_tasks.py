@@ -111,4 +111,4 @@ def test_a_task_of_ones_own_is_trained_scored_and_resumed(
     assert not first.finished
     again = train(recipe, prepared, tmp_path / "stopped")
     assert whole.result == again.result
-    assert whole.result["valid"]["tokens"] == 8
+    assert whole.result.valid.tokens == 8

@@ -114,10 +114,10 @@ def test_the_model_and_its_scores_are_what_was_trained(tmp_path: Path) -> None:
     assert all(torch.equal(weights[name], p) for name, p in model.named_parameters())
     for split in ("valid", "test"):
         score = evaluate(model, PREPARED.splits[split].tokens, limit=300)
-        assert outcome.result[split]["loss"] == pytest.approx(score.loss, rel=1e-5)
+        assert outcome.result.loss_on(split) == pytest.approx(score.loss, rel=1e-5)
     rows = metrics(run)
     assert [row["step"] for row in rows if "valid_loss" in row] == [4, 8]
-    assert rows[-1] == {"step": 8, "test_loss": outcome.result["test"]["loss"]}
+    assert rows[-1] == {"step": 8, "test_loss": outcome.result.loss_on("test")}
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_another_machine_is_called_not_bit_exact(
     recipe, run = make_recipe(), tmp_path / "run"
     begin(run, recipe, PREPARED)
     train_until(run, recipe, PREPARED, 3)
-    other = machine(Workers()) | {"threads": 1, name: "other"}
+    other = replace(machine(Workers()), **{"threads": 1, name: "other"})
     monkeypatch.setattr(loop, "machine", lambda _: other)
     watch = train_until(run, recipe, PREPARED, 4)
     (notice,) = watch.notices
@@ -361,7 +361,7 @@ def test_another_thread_count_is_called_not_bit_exact(tmp_path: Path) -> None:
 
 def test_a_checkpoint_says_where_it_was_made() -> None:
     with pytest.raises(FolderError, match="does not say on what machine"):
-        compare_machines({}, Workers(), Watch())
+        compare_machines(None, Workers(), Watch())
 
 
 def test_checkpoints_come_by_the_step_or_by_the_clock() -> None:

@@ -282,8 +282,12 @@ def test_no_run_and_no_vocabulary(tmp_path: Path) -> None:
 
 def test_a_result_comes_back(tmp_path: Path) -> None:
     assert read_result(tmp_path) is None
-    write_result(tmp_path, {"steps": 8, "valid": {"loss": 0.1 + 0.2}})
-    assert read_result(tmp_path) == {"steps": 8, "valid": {"loss": 0.1 + 0.2}}
+    values = {"steps": 8, "valid": {"loss": 0.1 + 0.2, "a task's own": "words"}}
+    write_result(tmp_path, values)
+    found = read_result(tmp_path)
+    assert found is not None
+    assert found.to_dict() == values
+    assert found.loss_on("valid") == 0.1 + 0.2
 
 
 def test_a_run_is_opened_once_it_has_a_model(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 def register(
     cls: type[S],
-    flatten: Callable[[S], Mapping[str, Any]],
+    flatten: Callable[[S], Mapping[str, object]],
     unflatten: Callable[[Mapping[str, Any], Any], S],
     context: Callable[[S], Any] = lambda state: None,
 ) -> None:
@@ -79,7 +79,7 @@ class BlockState(ABC):
         """The state that `tensors` took apart."""
         return cls(**tensors)
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, Tensor | BlockState | None]:
         """What torch finds when it takes a state apart: tensors, or states again."""
         return self.tensors()
 
@@ -136,7 +136,7 @@ class GroupState(BlockState):
     def of(cls, tensors: Mapping[str, Tensor]) -> Self:
         raise AssertionError("names do not tell whose state it was; Block.recall does")
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, Tensor | BlockState | None]:
         return {str(number): block for number, block in enumerate(self.blocks)}
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.naming import CostRequest
 
 EXAMPLES = """\
@@ -29,12 +29,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    asked = CostRequest(**given(arguments, CostRequest))
-    configs = asked.configs()
+    request = asked(arguments, CostRequest)
+    configs = request.configs()
     from parformer.costs import cost
 
-    lengths = {"tgt_len": asked.tgt_len, "mem_len": asked.mem_len}
-    costs = {name: cost(c, batch=asked.batch, **lengths) for name, c in configs.items()}
+    lengths = {"tgt_len": request.tgt_len, "mem_len": request.mem_len}
+    costs = {name: cost(c, batch=request.batch, **lengths) for name, c in configs.items()}
     if arguments.json:
         rows = [
             {"name": name, "pattern": str(configs[name].pattern)} | price.to_dict()

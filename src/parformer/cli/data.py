@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked, given
 from parformer.cli.screen import Screen
 from parformer.data.request import PrepareRequest, PrepareResult, prepare
 from parformer.errors import ConfigError
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     screen = Screen(quiet=arguments.json)
     with screen.bar:
-        found = prepare(PrepareRequest(**values), watch=screen)
+        found = prepare(asked(arguments, PrepareRequest), watch=screen)
     if arguments.json:
         print_json(found.to_dict())
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from parformer.cli.console import print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.naming import DesignRequest, design
 
 EXAMPLES = """\
@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    designed = design(DesignRequest(**given(arguments, DesignRequest)))
+    designed = design(asked(arguments, DesignRequest))
     if arguments.json:
         print_json(designed.to_dict())
     else:

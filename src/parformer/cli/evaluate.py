@@ -6,7 +6,7 @@ import argparse
 
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.evaluate.request import Evaluated, EvaluateRequest, evaluate
 
@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     screen = Screen(quiet=arguments.json)
     with screen.bar:
-        found = evaluate(EvaluateRequest(**given(arguments, EvaluateRequest)), watch=screen)
+        found = evaluate(asked(arguments, EvaluateRequest), watch=screen)
     if arguments.json:
         print_json(found.to_dict())
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.generate import show
 from parformer.cli.screen import Screen
 from parformer.fields import read_seconds
@@ -65,7 +65,7 @@ def read_request(arguments: argparse.Namespace) -> FitRequest:
     """What is asked; a run alone is to go on as it was."""
     from parformer.fitting.request import FitRequest
 
-    return FitRequest(**given(arguments, FitRequest))
+    return asked(arguments, FitRequest)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -12,10 +12,11 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from parformer.fields import field_types, sentences
 
+Request = TypeVar("Request")
 NUMBERS = {int: "N", float: "NUMBER", Path: "PATH"}
 
 
@@ -41,7 +42,7 @@ def add_flags(
 ) -> None:
     """A flag for every field of a request; none has a default, so that one sees what was given."""
     special = special or {}
-    groups: dict[str, Any] = {"": parser}
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
     hints, words = field_types(request), sentences(request)
     for field in fields(request):
         flag = special.get(field.name, Flag())
@@ -65,7 +66,12 @@ def add_flags(
             groups[flag.group].add_argument(name, dest=field.name, default=None, **options)
 
 
-def given(arguments: argparse.Namespace, request: type) -> dict[str, Any]:
+def asked(arguments: argparse.Namespace, request: type[Request], **own: object) -> Request:
+    """The request that a command line makes; `own` are fields that the verb sets itself."""
+    return cast(Any, request)(**given(arguments, request) | own)  # type: ignore[no-any-return]
+
+
+def given(arguments: argparse.Namespace, request: type) -> dict[str, object]:
     """The fields of a request that the command line sets."""
     values = {field.name: getattr(arguments, field.name, None) for field in fields(request)}
     return {

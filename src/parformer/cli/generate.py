@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from parformer.cli.console import harmless, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.errors import ConfigError
 from parformer.events import Event, Wrote, nobody
 from parformer.generate.request import GenerateRequest, generate
@@ -32,8 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    values = given(arguments, GenerateRequest)
-    prompts = values["prompts"] = read_prompts(values.get("prompts", ("",)))
+    prompts = read_prompts(tuple(arguments.prompts or ("",)))
     told: list[Event] = []
 
     def tell(event: Event) -> None:
@@ -42,7 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
             show(event.text if told else prompts[0] + event.text)
             told.append(event)
 
-    written = generate(GenerateRequest(**values), watch=nobody if arguments.json else tell)
+    written = generate(
+        asked(arguments, GenerateRequest, prompts=prompts),
+        watch=nobody if arguments.json else tell,
+    )
     if arguments.json:
         print_json([one.to_dict() for one in written])
         return

@@ -6,7 +6,7 @@ import argparse
 
 from parformer.cli import cost
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.cli.workers import WORKER, add_serving, serve_measuring
 from parformer.errors import ConfigError
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.storage is not None:
         raise ConfigError("--storage belongs to a worker: parformer measure worker --storage …")
-    request = MeasureRequest(**given(arguments, MeasureRequest))
+    request = asked(arguments, MeasureRequest)
     screen = Screen(quiet=arguments.json)
     with screen.bar:
         measured = measure(request, watch=screen)

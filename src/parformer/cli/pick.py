@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.search.limits import in_words
 from parformer.search.sizes.request import PickRequest
 
@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    request = PickRequest(**given(arguments, PickRequest))
+    request = asked(arguments, PickRequest)
     from parformer.search.sizes.picking import pick
 
     picked = pick(request)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from parformer.cli.console import make_console, print_json, write_text
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.search.ranking.request import RankingRequest
 
@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    request = RankingRequest(**given(arguments, RankingRequest))
+    request = asked(arguments, RankingRequest)
     from parformer.report.rankings import ranking_svg, sizes, summary, tops
     from parformer.search.ranking.job import proxies
 

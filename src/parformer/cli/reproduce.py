@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.errors import ConfigError
 from parformer.fields import read_seconds
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise ConfigError("list stands alone: parformer reproduce list")
         tell_list(json=arguments.json)
         return
-    request = ReproduceRequest(**given(arguments, ReproduceRequest))
+    request = asked(arguments, ReproduceRequest)
     from parformer.reproduce.job import reproduce
 
     screen = Screen(quiet=arguments.json, doing="", brief=True)

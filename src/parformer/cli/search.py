@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.cli.workers import JOIN_EXAMPLES, add_join
 from parformer.fields import read_seconds
@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def run_placement(arguments: argparse.Namespace) -> None:
-    request = PlacementRequest(**given(arguments, PlacementRequest))
+    request = asked(arguments, PlacementRequest)
     from parformer.search.placement.job import REPORT, StoppedSearch, search_placement
 
     path = request.folder(request.asked())
@@ -169,7 +169,7 @@ def run_sizes(arguments: argparse.Namespace) -> None:
     if arguments.spaces:
         list_spaces(arguments)
         return
-    request = SizesRequest(**given(arguments, SizesRequest))
+    request = asked(arguments, SizesRequest)
     from parformer.search.sizes.job import REPORT, search_sizes
 
     screen = Screen()

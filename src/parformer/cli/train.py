@@ -7,7 +7,7 @@ import shlex
 
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json
-from parformer.cli.flags import Flag, add_flags, given
+from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen, in_words
 from parformer.errors import Stopped
 from parformer.fields import read_seconds
@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    request = TrainRequest(**given(arguments, TrainRequest))
+    request = asked(arguments, TrainRequest)
     screen = Screen()
     with screen.bar:
         result = train(request, watch=screen)
@@ -60,17 +60,15 @@ def run(arguments: argparse.Namespace) -> None:
 def farewell(result: TrainResult) -> None:
     """How it ended, and what to do next."""
     console, outcome = make_console(), result.outcome
-    for split in ("valid", "test"):
-        if split in outcome.result:
-            score = outcome.result[split]
-            words = in_words(score["loss"], result.unit)
-            console.print(f"{split:<6} {words}  {score['tokens']:,} tokens")
-            if split in outcome.beside:
-                words = in_a_line(outcome.beside[split], result.unit, 1.0)
-                console.print(f"       {words}", soft_wrap=True)
+    scores = outcome.result.scores if outcome.result is not None else {}
+    for split, score in scores.items():
+        console.print(f"{split:<6} {in_words(score.loss, result.unit)}  {score.tokens:,} tokens")
+        if split in outcome.beside:
+            words = in_a_line(outcome.beside[split], result.unit, 1.0)
+            console.print(f"       {words}", soft_wrap=True)
     for split in ("test", "valid"):
-        if split in outcome.beside and split in outcome.result:
-            console.print(verdict(outcome.result[split]["loss"], outcome.beside[split]))
+        if split in outcome.beside and split in scores:
+            console.print(verdict(scores[split].loss, outcome.beside[split]))
             break
     for line in (
         f"model: {result.run / 'model'}",

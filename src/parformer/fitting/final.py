@@ -32,12 +32,14 @@ def final_run(fit: Running) -> Winner | None:
     if fit.progress.found(Finalists) is None:
         return None
     results = {name: read_result(fit.alike.root / name) for name in fit.finalists}
-    losses = {name: float(one["valid"]["loss"]) for name, one in results.items() if one}
+    losses = {name: one.loss_on("valid") for name, one in results.items() if one}
     allowed = {name: loss for name, loss in losses.items() if name in fit.eligible} or losses
     if not allowed:
         return None
     best = min(allowed, key=allowed.__getitem__)
-    return Winner(best, best, int((results[best] or {})["steps"]), False)
+    result = results[best]
+    assert result is not None, "it has a loss"
+    return Winner(best, best, result.steps, False)
 
 
 def hand_over(fit: Running, final: Winner) -> None:
@@ -80,7 +82,7 @@ def about_final(fit: Running, final: Winner, row: ModelFacts) -> Final:
         name=final.name,
         steps=final.steps,
         retrained=final.retrained,
-        valid=Loss(result["valid"]["loss"]),
+        valid=Loss(result.loss_on("valid")),
         test=losses[FINAL],
         baseline_test=losses.get(BASELINE),
         latency=row.latency,

@@ -139,7 +139,7 @@ def row_of(fit: Running, one: Finalist) -> ModelFacts:
     if own is not None and own.segments is not None:
         valid = Loss(float(np.mean(own.segments)), EVALUATED)
     elif (result := read_result(run)) is not None and own is None:
-        valid = Loss(result["valid"]["loss"])
+        valid = Loss(result.loss_on("valid"))
     return ModelFacts(
         name=one.name,
         title=one.title,

@@ -61,6 +61,6 @@ def winner(fit: Running) -> Winner:
         return kept
     trained = fit.train(fit.recipe_of(name, longer, rate_of(fit, name)), "winner")
     before = read_result(fit.alike.root / name)
-    if trained is None or before is None or trained.loss >= before["valid"]["loss"]:
+    if trained is None or before is None or trained.loss >= before.loss_on("valid"):
         return kept  # longer was not better
     return Winner(name, "winner", trained.steps, True)

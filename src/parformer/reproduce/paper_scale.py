@@ -10,7 +10,6 @@ import math
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 from parformer.errors import FolderError
 from parformer.fields import parse_assignment
@@ -62,12 +61,12 @@ def finished(training: Training, folder: Path | None) -> Ours | None:
     result = read_result(path)
     if result is None:
         return None
-    value: Any = result
+    value: object = result.to_dict()
     for name in training.score.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise FolderError(f"the run {str(path)!r} has no {training.score} in its result.json")
-    steps = int(result["steps"])
+    steps = result.steps
     note = ""
     if steps != asked.train.steps:
         note = f"the paper's training has {asked.train.steps:,} updates"

@@ -102,9 +102,9 @@ class Alike:
         if outcome.interrupted:
             raise Stopped("stopped, everything is saved")
         test = None
-        if outcome.finished:
-            valid[outcome.step] = outcome.result["valid"]["loss"]
-            test = outcome.result.get("test", {}).get("loss")
+        if outcome.result is not None:
+            valid[outcome.step] = outcome.result.loss_on("valid")
+            test = None if outcome.result.test is None else outcome.result.test.loss
         # the median passes over those that a validation or a checkpoint came between
         pace = median(b - a for a, b in pairwise(ticks)) if len(ticks) > 3 else None
         return Trained(

@@ -11,13 +11,13 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from parformer.errors import FolderError
 from parformer.store import folder, whole
 from parformer.store.faults import failpoint
+from parformer.store.files import Json
 
 FORMAT = "parformer-checkpoint-1"
 WEIGHTS, OPTIMIZER, MEMORY = "weights.safetensors", "optimizer.safetensors", "memory.safetensors"
@@ -35,7 +35,7 @@ class Checkpoint:
     optimizer: Mapping[str, Tensor]
     memory: Mapping[str, Tensor]
     """What the blocks remember of each text, by block and part; empty at a fresh start."""
-    progress: Mapping[str, Any]
+    progress: Json
     """Plain values: where the metrics end, on what machine this was written, and so on."""
 
 

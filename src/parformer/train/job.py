@@ -8,8 +8,8 @@
 >>> recipe = read_recipe("pocket", {**small, **less, "train.compile": "off"})
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     outcome = train_model(recipe, Path(folder) / "run")
->>> outcome.finished, sorted(outcome.result)
-(True, ['steps', 'test', 'valid'])
+>>> outcome.finished, sorted(outcome.result.scores)
+(True, ['test', 'valid'])
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +27,14 @@ from parformer.kernels import native
 from parformer.measure.device import describe_device, pinned_threads
 from parformer.model import build_from
 from parformer.recipe import Recipe, TrainConfig
+from parformer.records import Record
 from parformer.store.faults import failpoint
 from parformer.train import checkpoint as checkpoints
 from parformer.train import plateau
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
+from parformer.train.result import RunResult, Written
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_finished, write_result
 from parformer.train.schedule import rate
 from parformer.train.session import Session
@@ -60,12 +61,38 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine(Record):
+    """What bits depend on besides the recipe; older checkpoints leave some of it out."""
+
+    torch: str | None = None
+    threads: int | None = None
+    processes: int | None = None
+    sharded: bool | None = None
+    kernels: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(Record):
+    """Where the loop stood when a checkpoint was written."""
+
+    metrics_bytes: int
+    """Where the metrics end."""
+    tally: tuple[float, int]
+    """Losses since their last line, and how many."""
+    vocabulary: str = ""
+    """SHA-256 of it."""
+    machine: Machine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a training ended."""
 
     step: int
     finished: bool
-    result: Mapping[str, Any]
+    result: RunResult | None = None
+    """What a finished one found; the first of many processes knows, and a search none of it."""
     interrupted: bool = False
     """Whether somebody asked it to stop before it came to where it was to stop."""
     beside: Mapping[str, References] = field(default_factory=dict)
@@ -91,21 +118,22 @@ def train(
     workers, watch, config = workers or Workers(), watch or Watch(), recipe.train
     done = read_finished(path, watch.notice)
     if done is not None:
-        return Outcome(int(done["steps"]), True, done)
+        return Outcome(done.steps, True, done)
     root = path / CHECKPOINTS
     with pinned_threads(config.threads or None), ExitStack() as stack:
         start = find_start(path, config.keep, workers, watch)
-        if start is not None:
-            refuse_other_vocabulary(start.progress, prepared, path)
+        before = None if start is None else Standing.from_dict(start.progress, "the checkpoint")
+        if before is not None:
+            refuse_other_vocabulary(before, prepared, path)
         train_tokens = prepared.splits["train"].tokens
         session = make_session(recipe, train_tokens, workers=workers, start=start)
         first = 0 if start is None else start.step
         metrics, tally = None, Tally()
-        if start is not None:
-            compare_machines(start.progress, workers, watch)
-            tally = Tally(float(start.progress["tally"][0]), int(start.progress["tally"][1]))
+        if before is not None:
+            compare_machines(before.machine, workers, watch)
+            tally = Tally(*before.tally)
         if workers.first:
-            length = 0 if start is None else int(start.progress["metrics_bytes"])
+            length = 0 if before is None else before.metrics_bytes
             board = path / "tensorboard"
             metrics = Metrics(
                 path / METRICS, length, tensorboard=board, step=first, notice=watch.notice
@@ -117,7 +145,7 @@ def train(
         saved = began = time.monotonic()
         ended, settled = first, session.settled(first)
         if until is not None and ended >= until and not settled:
-            return Outcome(ended, False, {})
+            return Outcome(ended, False)
         while not settled:
             failpoint("train.before-update")
             loss, norm = session.update(ended)
@@ -135,7 +163,7 @@ def train(
                 journal.save(ended)
                 saved = time.monotonic()
             if stopping and not settled:
-                return Outcome(ended, False, {}, interrupted=bool(stop))
+                return Outcome(ended, False, interrupted=bool(stop))
         return Outcome(ended, True, journal.finish(ended))
 
 
@@ -204,13 +232,9 @@ class Journal:
     def save(self, step: int) -> None:
         """A checkpoint, once every weight is known to be a number."""
         length = 0 if self.metrics is None else self.metrics.settle()
-        progress = {
-            "metrics_bytes": length,
-            "tally": [self.tally.total, self.tally.count],
-            "vocabulary": self.vocabulary,
-            "machine": machine(self.session.workers),
-        }
-        snapshot = self.session.checkpoint(step, progress)
+        tally = (self.tally.total, self.tally.count)
+        standing = Standing(length, tally, self.vocabulary, machine(self.session.workers))
+        snapshot = self.session.checkpoint(step, standing.to_dict())
         root = self.path / CHECKPOINTS
         for name, weight in snapshot.weights.items():
             if not bool(torch.isfinite(weight).all()):
@@ -221,26 +245,26 @@ class Journal:
         if self.session.workers.first:
             checkpoints.write_checkpoint(root, snapshot, self.config.keep)
 
-    def finish(self, steps: int) -> dict[str, Any]:
+    def finish(self, steps: int) -> RunResult | None:
         """Save the model as it is to be used, and say how good it is."""
         weights = whole_weights(self.session.model)
         if self.metrics is None:
-            return {}
+            return None
         recipe = self.session.recipe
         model = build_from(recipe.model, weights).to(self.session.workers.device)
         failpoint("train.before-model")
         model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
         failpoint("train.before-result")
-        result: dict[str, Any] = {"steps": steps}
+        scores: dict[str, Written] = {}
         limits = {"valid": self.config.evaluate_tokens, "test": self.config.final_tokens}
         for split, limit in limits.items():
             if split in self.prepared.splits:
-                result[split] = self.session.task.score(
-                    model, self.prepared, split, limit
-                ).to_dict()
-                self.metrics.add(steps, {f"{split}_loss": result[split]["loss"]})
+                score = self.session.task.score(model, self.prepared, split, limit)
+                scores[split] = Written(score.to_dict())
+                self.metrics.add(steps, {f"{split}_loss": scores[split].values["loss"]})
         self.metrics.settle()
-        write_result(self.path, result)
+        result = RunResult(steps, **scores)
+        write_result(self.path, result.to_dict())
         return result
 
 
@@ -272,38 +296,36 @@ def digest_of(prepared: Prepared) -> str:
     return hashlib.sha256(prepared.tokenizer.to_json().encode()).hexdigest()
 
 
-def refuse_other_vocabulary(progress: Mapping[str, Any], prepared: Prepared, path: Path) -> None:
+def refuse_other_vocabulary(before: Standing, prepared: Prepared, path: Path) -> None:
     """Weights mean nothing with other words in the places of those that they were trained on."""
-    if progress.get("vocabulary") != digest_of(prepared):
+    if before.vocabulary != digest_of(prepared):
         raise FolderError(
             f"{str(path / TOKENIZER)!r} is not the vocabulary that the checkpoint was trained "
             "with; copy it back, or choose another --run"
         )
 
 
-def machine(workers: Workers) -> dict[str, Any]:
-    """What bits depend on besides the recipe."""
+def machine(workers: Workers) -> Machine:
     device = describe_device()
-    return {
-        "torch": device.torch,
-        "threads": device.threads,
-        "processes": workers.count,
-        "sharded": workers.shard,
-        "kernels": "native" if native.enabled else "plain",
-        "device": f"{device.cpu}, {device.simd}, {workers.device.type}",
-    }
+    return Machine(
+        torch=device.torch,
+        threads=device.threads,
+        processes=workers.count,
+        sharded=workers.shard,
+        kernels="native" if native.enabled else "plain",
+        device=f"{device.cpu}, {device.simd}, {workers.device.type}",
+    )
 
 
-def compare_machines(progress: Mapping[str, Any], workers: Workers, watch: Watch) -> None:
+def compare_machines(before: Machine | None, workers: Workers, watch: Watch) -> None:
     """Say so where going on cannot be bit-exact."""
-    before = progress.get("machine")
-    if not isinstance(before, dict):
+    if before is None:
         raise FolderError("the checkpoint does not say on what machine it was written")
-    now = machine(workers)
-    for name, value in now.items():
-        if before.get(name) != value:
+    known = before.to_dict()
+    for name, value in machine(workers).to_dict().items():
+        if known[name] != value:
             watch.notice(
-                f"Not bit-exact from here on: {name} was {before.get(name)}, now it is {value}."
+                f"Not bit-exact from here on: {name} was {known[name]}, now it is {value}."
             )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from parformer.errors import FolderError
-from parformer.store.files import reason, refuse_link
+from parformer.store.files import Json, reason, refuse_link
 from parformer.store.whole import set_aside
 
 
@@ -50,7 +50,7 @@ class Metrics:
             raise FolderError(f"cannot write {str(path)!r}: {reason(error)}") from None
         self.board = None if tensorboard is None else open_board(tensorboard, step)
 
-    def add(self, step: int, values: Mapping[str, Any]) -> None:
+    def add(self, step: int, values: Mapping[str, object]) -> None:
         """One line; numbers also go to TensorBoard where it is installed."""
         line = json.dumps({"step": step, **values}) + "\n"
         try:
@@ -90,7 +90,7 @@ def open_board(path: Path, step: int) -> Any:
     return SummaryWriter(str(path), purge_step=step + 1)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[Json]:
     """All lines that are whole."""
     rows = []
     for line in path.read_text("utf-8").splitlines():

@@ -66,7 +66,7 @@ class TrainRequest:
             raise ConfigError("name a MODEL to train, such as pocket, or the --run to go on with")
 
     @property
-    def chosen(self) -> Json:
+    def chosen(self) -> dict[str, object]:
         """Everything that is set by hand, each by the field it stands for."""
         return gather(
             self.changes,
@@ -117,7 +117,8 @@ class TrainResult:
         found = self.outcome
         values = {"run": str(self.run), "step": found.step, "finished": found.finished}
         beside = {split: one.to_dict() for split, one in found.beside.items()}
-        return values | dict(found.result) | ({"beside": beside} if beside else {})
+        scores = {} if found.result is None else found.result.to_dict()
+        return values | scores | ({"beside": beside} if beside else {})
 
 
 def train(
@@ -159,7 +160,7 @@ def train(
         return TrainResult(run=path, outcome=outcome, unit=unit, first=workers.first)
 
 
-def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> Json:
+def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> dict[str, object]:
     """Changes by the field they stand for; `short` holds what has a name of its own."""
     changes = dict(map(parse_assignment, sets))
     for name, value in short.items():

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -24,9 +23,10 @@ from parformer.data.tokenizers import Tokenizer, read_tokenizer
 from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.recipe import Recipe
 from parformer.store import folder
-from parformer.store.files import reason, refuse_link, replace_file
+from parformer.store.files import Json, reason, refuse_link, replace_file
 from parformer.store.lock import Held, lock
 from parformer.store.whole import set_aside
+from parformer.train.result import RunResult
 
 CONFIG, TOKENIZER, METRICS, RESULT = "config.toml", "tokenizer.json", "metrics.jsonl", "result.json"
 CHECKPOINTS, MODEL, LOCK = "checkpoints", "model", ".lock"
@@ -124,7 +124,7 @@ def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe
     `chosen` names what the user set by hand. What the recipe left open, and the vocabulary,
     which the text decides, are compared only where the user insists.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if (stored.search is None) != (asked.search is None):
         holds, verb = ("training", "train") if stored.search is None else ("search", "search")
         raise ConfigError(
@@ -172,16 +172,18 @@ def read_run_tokenizer(path: Path) -> Tokenizer:
     return read_tokenizer(text, str(file))
 
 
-def write_result(path: Path, result: dict[str, Any]) -> None:
+def write_result(path: Path, result: Json) -> None:
     replace_file(path / RESULT, json.dumps(result, indent=2) + "\n")
 
 
-def read_result(path: Path) -> dict[str, Any] | None:
+def read_result(path: Path) -> RunResult | None:
     """What a finished run found; None while it is not finished."""
-    return folder.read_json(path, RESULT) if (path / RESULT).is_file() else None
+    if not (path / RESULT).is_file():
+        return None
+    return RunResult.from_dict(folder.read_json(path, RESULT), RESULT)
 
 
-def read_finished(path: Path, notice: Callable[[str], None]) -> dict[str, Any] | None:
+def read_finished(path: Path, notice: Callable[[str], None]) -> RunResult | None:
     """What a finished run found, if its result and its model are whole.
 
     Both follow from the last checkpoint: where one is damaged, that is said, and they are to be

@@ -9,7 +9,7 @@ dropout drops all follow from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from parformer.measure.device import check_threads
 from parformer.model import Model, build, build_from
 from parformer.recipe import Recipe
 from parformer.state import State
+from parformer.store.files import Json
 from parformer.tasks import Task, find_task
 from parformer.tasks.base import train_length
 from parformer.train.checkpoint import Checkpoint
@@ -159,7 +160,7 @@ class Session:
     def tokens_per_update(self) -> int:
         return self.config.batch * train_length(self.recipe)
 
-    def checkpoint(self, step: int, progress: Mapping[str, Any]) -> Checkpoint:
+    def checkpoint(self, step: int, progress: Json) -> Checkpoint:
         """Everything that update number `step` depends on; every process must ask."""
         memory, position = self.reading.memory()
         return Checkpoint(

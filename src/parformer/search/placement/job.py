@@ -214,7 +214,7 @@ class Run:
                 )
                 if not outcome.finished:
                     return Searched(None, False, outcome.step, f"seed {seed}")
-                run = SeedRun.read(place, dict(outcome.result)) if workers.first else None
+                run = SeedRun.read(place) if workers.first else None
                 stuck = run is not None and run.stuck(known)
                 stuck = workers.share("yes" if stuck else "") == "yes"
                 if not stuck or slower == MOST_SLOWER:
@@ -245,7 +245,7 @@ class Run:
             outcome = train_model(own, place, workers=self.workers, watch=self.watch)
             if not outcome.finished:
                 return Searched(None, False, outcome.step, f"training {name}")
-            results[name] = dict(outcome.result)
+            results[name] = {} if outcome.result is None else outcome.result.to_dict()
         if found is None:
             return Searched(None)
         by_character = recipe.data.tokenizer in ("byte", "used-bytes", "character")

@@ -17,10 +17,11 @@ from parformer.errors import FolderError
 from parformer.records import Json
 from parformer.search.placement.result import History, Seed
 from parformer.search.placement.session import SearchSession
+from parformer.store.files import read_json
 from parformer.train.loop import Journal
 from parformer.train.metrics import read_metrics
 from parformer.train.plateau import SHORTEST, on_plateau
-from parformer.train.run import METRICS, write_result
+from parformer.train.run import METRICS, RESULT, write_result
 from parformer.train.schedule import rate
 
 DIGITS = 5
@@ -56,7 +57,7 @@ class SearchJournal(Journal):
             }
         self.metrics.add(step, row)
 
-    def finish(self, steps: int) -> Json:
+    def finish(self, steps: int) -> None:
         session = cast(SearchSession, self.session)
         cost = session.relative_cost()
         result: Json = {
@@ -73,7 +74,6 @@ class SearchJournal(Journal):
         if self.metrics is not None:
             self.metrics.settle()
             write_result(self.path, result)
-        return result
 
 
 def rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -88,8 +88,8 @@ class SeedRun(Seed):
     """What the architecture is expected to cost, of the interleaved model's."""
 
     @classmethod
-    def read(cls, path: Path, result: Json) -> SeedRun:
-        """What a seed's folder holds, and what its search ended with."""
+    def read(cls, path: Path) -> SeedRun:
+        """What a seed's folder holds."""
         file = path / METRICS
         written = read_metrics(file) if file.is_file() else []
         rows = [row for row in written if "probabilities" in row]
@@ -97,6 +97,7 @@ class SeedRun(Seed):
             raise FolderError(f"{str(file)!r} tells nothing of the search; restore it")
         names = ("step", "loss", "temperature", "probabilities", "cost", "lambda")
         columns = {name: [row[name] for row in rows] for name in names if name in rows[0]}
+        result = read_json(path / RESULT)
         return cls.from_dict({**result, "history": columns}, str(path))
 
     @property

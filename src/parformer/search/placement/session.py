@@ -39,6 +39,7 @@ from parformer.search.placement.result import Table
 from parformer.search.placement.supernet import Supernet, build_supernet, supernet_from
 from parformer.search.placement.target import Target
 from parformer.search.placement.timetable import Timetable, Turn
+from parformer.store.files import Json
 from parformer.tasks.base import train_length
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
@@ -278,7 +279,7 @@ class SearchSession(Session):
             1, self.timetable.tuning
         )
 
-    def checkpoint(self, step: int, progress: Mapping[str, Any]) -> Checkpoint:
+    def checkpoint(self, step: int, progress: Json) -> Checkpoint:
         plain = super().checkpoint(step, progress)
         memory, position = self.other_reading.memory()
         own = state_tensors(self.adam, self.architecture)
