@@ -24,10 +24,11 @@ from parformer.evaluate.perplexity import evaluate
 from parformer.events import Event, Notice, Watch
 from parformer.model import State, load
 from parformer.store import folder
-from parformer.train import loop
+from parformer.train import standing
 from parformer.train.distributed import Workers
-from parformer.train.loop import compare_machines, is_due, machine, stop_signals, train
+from parformer.train.loop import is_due, stop_signals, train
 from parformer.train.session import Objective, Session
+from parformer.train.standing import compare_machines, machine
 from tests.train.trials import (
     FAMILIES,
     Breaker,
@@ -342,7 +343,7 @@ def test_another_machine_is_called_not_bit_exact(
     begin(run, recipe, PREPARED)
     train_until(run, recipe, PREPARED, 3)
     other = replace(machine(Workers()), **{"threads": 1, name: "other"})
-    monkeypatch.setattr(loop, "machine", lambda _: other)
+    monkeypatch.setattr(standing, "machine", lambda _: other)
     watch = train_until(run, recipe, PREPARED, 4)
     (notice,) = watch.notices
     assert notice.startswith(f"Not bit-exact from here on: {name} was ")

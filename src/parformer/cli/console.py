@@ -50,6 +50,13 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
+def print_lines(*lines: str) -> None:
+    """Lines that nobody's brackets colour, for copying: a path or a command is not broken."""
+    console = make_console()
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
+
+
 class Washing:
     """Takes control codes out of whatever is printed; those of rich itself stay."""
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parformer.cli.console import make_console, print_json
+from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.generate import show
 from parformer.cli.screen import Screen
@@ -94,5 +94,4 @@ def farewell(result: FitResult) -> None:
     lines = [f"report: {result.report}"]
     if result.final:
         lines += [f"model:  {path / 'model'}", f"try:    {result.repeat[0]}"]
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+    print_lines(*lines)

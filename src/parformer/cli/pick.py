@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from parformer.cli.console import make_console, print_json
+from parformer.cli.console import print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.search.limits import in_words
 from parformer.search.sizes.request import PickRequest
@@ -39,11 +39,9 @@ def run(arguments: argparse.Namespace) -> None:
         if (value := picked.figure(metric)) is not None:
             how = "measured" if picked.is_measured(metric) else "predicted"
             words.append(f"{in_words(metric, value)} of {metric} ({how})")
-    console = make_console()
-    for line in (
+    print_lines(
         f"{picked.name}: {picked.pattern}",
         ", ".join(words),
         f"written: {picked.config_file}",
         f"train:   parformer train {shlex.quote(str(picked.config_file))}",
-    ):
-        console.print(line, soft_wrap=True, markup=False)
+    )

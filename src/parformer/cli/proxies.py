@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from parformer.cli.console import make_console, print_json, write_text
+from parformer.cli.console import make_console, print_json, print_lines, write_text
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.search.ranking.request import RankingRequest
@@ -50,9 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
         console.print(tops(group))
         if sized:
             console.print(sizes(group))
-    for line in (
+    print_lines(
         f"SRC: Spearman's rank correlation with {request.truth}, sign turned; 1 is best.",
         "CR: common ratio, how many of the truly best models are among the proxy's best.",
         *["Sizes are decoder parameters, a quarter of the models each."] * sized,
-    ):
-        console.print(line, soft_wrap=True, markup=False)
+    )

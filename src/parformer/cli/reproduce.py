@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from parformer.cli.console import make_console, print_json
+from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.errors import ConfigError
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(result.to_dict())
     elif result.report is not None:
-        make_console().print(f"report: {result.report}", soft_wrap=True, markup=False)
+        print_lines(f"report: {result.report}")
 
 
 def tell_list(*, json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from parformer.cli.console import make_console, print_json
+from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.cli.workers import JOIN_EXAMPLES, add_join
@@ -158,8 +158,8 @@ def run_placement(arguments: argparse.Namespace) -> None:
 
     named = (request.recipe or DEFAULT, result.corpus, str(result.pattern))
     model, corpus, pattern = map(shlex.quote, named)
-    tell(
-        found_table(result),
+    make_console().print(found_table(result))
+    print_lines(
         f"report: {path / REPORT}",
         f"train:  parformer train {model} --corpus {corpus} --pattern {pattern}",
     )
@@ -183,19 +183,12 @@ def run_sizes(arguments: argparse.Namespace) -> None:
         return
     from parformer.report.pareto import front_table, verdict
 
-    tell(
-        front_table(result),
+    make_console().print(front_table(result))
+    print_lines(
         verdict(result),
         f"report: {path / REPORT}",
         f"pick:   parformer pick {shlex.quote(str(path))} --limit …",
     )
-
-
-def tell(table: object, *lines: str) -> None:
-    console = make_console()
-    console.print(table)
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
 
 
 def list_spaces(arguments: argparse.Namespace) -> None:

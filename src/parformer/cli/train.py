@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 from parformer.cli.beside import in_a_line, verdict
-from parformer.cli.console import make_console, print_json
+from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen, in_words
 from parformer.errors import Stopped
@@ -70,8 +70,7 @@ def farewell(result: TrainResult) -> None:
         if split in outcome.beside and split in scores:
             console.print(verdict(scores[split].loss, outcome.beside[split]))
             break
-    for line in (
+    print_lines(
         f"model: {result.run / 'model'}",
         f"try:   parformer generate {shlex.quote(str(result.run))} --prompt 'import '",
-    ):
-        console.print(line, soft_wrap=True, markup=False)
+    )

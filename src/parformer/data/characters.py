@@ -10,14 +10,14 @@ nothing is left out here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parformer.data.text import place, read_utf8, to_utf8, watched
-from parformer.data.tokenizer import Tokenizer, cutoffs_for, need_utf8, take
+from parformer.data.tokenizer import Encoded, Settings, Tokenizer, cutoffs_for, need_utf8, take
 from parformer.errors import CorpusError, InputError
 from parformer.events import Preparing
 from parformer.store.files import Json
@@ -41,9 +41,7 @@ class Bytes(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return list(to_utf8(text))
 
-    def encode_chunks(
-        self, chunks: Iterable[bytes], where: str = "the text"
-    ) -> Iterator[NDArray[Any]]:
+    def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:
         for chunk in chunks:
             yield np.frombuffer(chunk, np.uint8)
 
@@ -51,9 +49,7 @@ class Bytes(Tokenizer):
         return bytes(self.numbers(tokens)).decode("utf-8", "replace")
 
     @classmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
-    ) -> Self:
+    def train(cls, corpus: Corpus, wanted: Settings, progress: Preparing | None) -> Self:
         return cls()
 
     @classmethod
@@ -83,9 +79,7 @@ class UsedBytes(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return [int(t) for part in self.encode_chunks([to_utf8(text)]) for t in part]
 
-    def encode_chunks(
-        self, chunks: Iterable[bytes], where: str = "the text"
-    ) -> Iterator[NDArray[Any]]:
+    def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:
         before = 0
         for chunk in chunks:
             tokens = self._table[np.frombuffer(chunk, np.uint8)]
@@ -102,9 +96,7 @@ class UsedBytes(Tokenizer):
         return bytes(self.used[t] for t in self.numbers(tokens)).decode("utf-8", "replace")
 
     @classmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
-    ) -> Self:
+    def train(cls, corpus: Corpus, wanted: Settings, progress: Preparing | None) -> Self:
         seen = np.zeros(256, bool)
         for split in corpus.splits:
             for chunk in watched(corpus, split, "looking for bytes", progress):
@@ -154,9 +146,7 @@ class Characters(Tokenizer):
         to_utf8(text)
         return [int(token) for token in self._encode(text, "the text", 0)]
 
-    def encode_chunks(
-        self, chunks: Iterable[bytes], where: str = "the text"
-    ) -> Iterator[NDArray[Any]]:
+    def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:
         before = 0
         for text in read_utf8(chunks, where):
             yield self._encode(text, where, before)
@@ -178,21 +168,19 @@ class Characters(Tokenizer):
         return "".join(letters[t] for t in self.numbers(tokens))
 
     @classmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
-    ) -> Self:
+    def train(cls, corpus: Corpus, wanted: Settings, progress: Preparing | None) -> Self:
         counts = np.zeros(CODE_POINTS, np.int64)
         for split in corpus.splits:
             chunks = watched(corpus, split, "counting characters", progress)
             for text in read_utf8(chunks, place(corpus, split)):
                 times = np.bincount(code_points(text))
                 counts[: len(times)] += times
-        found = np.flatnonzero(counts >= max(min_count, 1))
+        found = np.flatnonzero(counts >= max(wanted.min_count, 1))
         # stable: characters that are equally frequent stay in the order of their code points
         ranked = found[np.argsort(-counts[found], kind="stable")]
-        unknown = vocab_size > 0 or min_count > 1
-        if vocab_size:
-            ranked = ranked[: vocab_size - 1]
+        unknown = wanted.vocab_size > 0 or wanted.min_count > 1
+        if wanted.vocab_size:
+            ranked = ranked[: wanted.vocab_size - 1]
         if not len(ranked):
             raise CorpusError(f"{corpus.name!r} has no characters to number; lower min_count")
         return cls("".join(map(chr, ranked.tolist())), unknown=unknown)

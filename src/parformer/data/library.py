@@ -18,10 +18,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parformer.data.text import passages, place, read_utf8, to_utf8, watched
-from parformer.data.tokenizer import SPECIAL, Tokenizer, take
+from parformer.data.tokenizer import SPECIAL, Encoded, Settings, Tokenizer, take
 from parformer.errors import ConfigError, need
 from parformer.events import Preparing
 from parformer.store.files import Json
@@ -67,9 +66,7 @@ class Library(Tokenizer):
         to_utf8(text)
         return [token for part in self._encode([text]) for token in part]
 
-    def encode_chunks(
-        self, chunks: Iterable[bytes], where: str = "the text"
-    ) -> Iterator[NDArray[Any]]:
+    def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:
         for tokens in self._encode(read_utf8(chunks, where)):
             yield np.array(tokens, self.dtype)
 
@@ -85,9 +82,7 @@ class Library(Tokenizer):
         return str(self._library.decode(self.numbers(tokens), skip_special_tokens=False))
 
     @classmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
-    ) -> Self:
+    def train(cls, corpus: Corpus, wanted: Settings, progress: Preparing | None) -> Self:
         raise ConfigError("a tokenizer of the kind 'hf' is read, not learned; name its .json file")
 
     @classmethod
@@ -116,9 +111,7 @@ class Learned(Library):
     """A vocabulary of pieces that is learned from the train split."""
 
     @classmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
-    ) -> Self:
+    def train(cls, corpus: Corpus, wanted: Settings, progress: Preparing | None) -> Self:
         tokenizers = need("tokenizers", extra="bpe")
         split = "train" if "train" in corpus.splits else corpus.splits[0]
 
@@ -126,8 +119,9 @@ class Learned(Library):
             chunks = watched(corpus, split, "learning pieces", progress)
             return passages(read_utf8(chunks, place(corpus, split)))
 
+        most, least = wanted.vocab_size or VOCAB_SIZE, wanted.min_count or 2
         with many_threads():
-            return cls(cls.learn(tokenizers, read, vocab_size or VOCAB_SIZE, min_count or 2))
+            return cls(cls.learn(tokenizers, read, most, least))
 
     @classmethod
     @abstractmethod

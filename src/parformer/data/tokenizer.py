@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from parformer.errors import ConfigError, InputError
 from parformer.events import Preparing
 from parformer.fields import check_names
+from parformer.records import Record
 from parformer.store.files import Json
 
 if TYPE_CHECKING:
@@ -38,6 +40,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 """How tokens that stand for no text are written, here and elsewhere."""
 
 
+Encoded: TypeAlias = Iterator[NDArray[Any]]
+"""Tokens, part by part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Record):
+    """What decides which tokenizer a corpus gets."""
+
+    kind: str
+    vocab_size: int = 0
+    """All tokens together; 0 where the text decides."""
+    min_count: int = 0
+    """What is rarer is left out."""
+
+
 class Tokenizer(ABC):
     """Text to tokens and back; two are equal if they are written alike."""
 
@@ -56,9 +73,7 @@ class Tokenizer(ABC):
         """A text as tokens, nothing added at its end."""
 
     @abstractmethod
-    def encode_chunks(
-        self, chunks: Iterable[bytes], where: str = "the text"
-    ) -> Iterator[NDArray[Any]]:
+    def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:
         """A stream as tokens; where its chunks are cut, even inside a character, has no effect."""
 
     @abstractmethod
@@ -67,9 +82,7 @@ class Tokenizer(ABC):
 
     @classmethod
     @abstractmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
-    ) -> Self:
+    def train(cls, corpus: Corpus, wanted: Settings, progress: Preparing | None) -> Self:
         """The tokenizer of a corpus."""
 
     @classmethod

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parformer.data.bpe import Bpe
 from parformer.data.characters import Bytes, Characters, UsedBytes
 from parformer.data.library import VOCAB_SIZE, Library, Unigram, Wordpiece, read_library
-from parformer.data.tokenizer import FORMAT, Tokenizer
+from parformer.data.tokenizer import FORMAT, Settings, Tokenizer
 from parformer.data.words import Words
 from parformer.errors import ConfigError, FolderError
 from parformer.events import Preparing
 from parformer.fields import check_names, need_at_least
-from parformer.records import Record
 from parformer.store.files import read_plain, reason
 
 if TYPE_CHECKING:
@@ -51,15 +49,6 @@ LEAST = {"character": 2, "word": 2, "bpe": 256, "wordpiece": 32, "unigram": 32}
 TOKENIZER = "tokenizer.json"
 LIMIT = 64 * 2**20
 """No tokenizer.json of ours is larger; WikiText-103's 267,735 words need 4 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(Record):
-    """What decides which tokenizer a corpus gets."""
-
-    kind: str
-    vocab_size: int
-    min_count: int
 
 
 def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> Settings:
@@ -99,9 +88,7 @@ def train_tokenizer(
     chosen = settings(kind, vocab_size=vocab_size, min_count=min_count)
     if is_file(kind):
         return read_foreign(Path(kind))
-    return KINDS[kind].train(
-        corpus, vocab_size=chosen.vocab_size, min_count=chosen.min_count, progress=progress
-    )
+    return KINDS[kind].train(corpus, chosen, progress)
 
 
 def is_file(kind: str) -> bool:
@@ -151,16 +138,13 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
     file = folder / TOKENIZER
     try:
         status = file.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise FolderError(f"{str(file)!r} is no plain file; copy the whole folder again")
+        if status.st_size > 4 * LIMIT:  # bytes; a character has at most four
+            raise FolderError(f"{str(file)!r} is too large to be a tokenizer of ours")
+        text = file.read_text("utf-8")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise FolderError(f"cannot read {str(file)!r}: {error}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise FolderError(f"{str(file)!r} is no plain file; copy the whole folder again")
-    if status.st_size > 4 * LIMIT:  # bytes; a character has at most four
-        raise FolderError(f"{str(file)!r} is too large to be a tokenizer of ours")
-    try:
-        text = file.read_text("utf-8")
     except (OSError, ValueError) as error:
         raise FolderError(f"cannot read {str(file)!r}: {error}") from None
     return read_tokenizer(text, str(file))

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parformer.data.text import Count, place, watched
+from parformer.data.tokenizer import Settings
 from parformer.data.tokenizers import (
     TOKENIZER,
-    Settings,
     Tokenizer,
     is_file,
     load_tokenizer,

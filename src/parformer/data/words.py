@@ -14,14 +14,13 @@ the Penn Treebank; and a carriage return is a blank, never the end of a line by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parformer.data.text import passages, place, read_utf8, to_utf8, watched
-from parformer.data.tokenizer import Tokenizer, cutoffs_for, need_utf8, take
+from parformer.data.tokenizer import Encoded, Settings, Tokenizer, cutoffs_for, need_utf8, take
 from parformer.errors import CorpusError
 from parformer.events import Preparing
 from parformer.store.files import Json
@@ -60,9 +59,7 @@ class Words(Tokenizer):
         to_utf8(text)
         return list(map(self._numbers.__getitem__, _split(text)))
 
-    def encode_chunks(
-        self, chunks: Iterable[bytes], where: str = "the text"
-    ) -> Iterator[NDArray[Any]]:
+    def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:
         """As `encode`, but a last line that has no end gets its `<eos>` too: it is a line."""
         last = "\n"
         for passage in passages(read_utf8(chunks, where)):
@@ -77,9 +74,7 @@ class Words(Tokenizer):
         return text.replace(" \n", "\n").replace("\n ", "\n")
 
     @classmethod
-    def train(
-        cls, corpus: Corpus, *, vocab_size: int, min_count: int, progress: Preparing | None
-    ) -> Self:
+    def train(cls, corpus: Corpus, wanted: Settings, progress: Preparing | None) -> Self:
         split = "train" if "train" in corpus.splits else corpus.splits[0]
         counts: Counter[str] = Counter()
         chunks = watched(corpus, split, "counting words", progress)
@@ -87,12 +82,12 @@ class Words(Tokenizer):
             counts.update(passage.split())
         counts.pop(EOS, None)
         # most_common is stable: words that are equally frequent stay in the order of first sight
-        ranked = [word for word, count in counts.most_common() if count >= min_count]
+        ranked = [word for word, count in counts.most_common() if count >= wanted.min_count]
         if counts and not set(ranked) - {UNK}:
             raise CorpusError(
-                f"no word of {corpus.name!r} occurs {min_count:,} times; lower min_count"
+                f"no word of {corpus.name!r} occurs {wanted.min_count:,} times; lower min_count"
             )
-        room = vocab_size - 1 if vocab_size else len(ranked) + 1
+        room = wanted.vocab_size - 1 if wanted.vocab_size else len(ranked) + 1
         kept = ranked[:room]
         if UNK not in kept:
             kept = [*ranked[: room - 1], UNK]

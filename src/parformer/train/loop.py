@@ -7,7 +7,6 @@ a signal ends it after the update in hand, with everything saved.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import signal
 import time
@@ -20,14 +19,12 @@ import torch
 from torch import Tensor
 
 from parformer.data.tokens import Prepared
-from parformer.errors import FolderError, TrainingError
+from parformer.errors import TrainingError
 from parformer.evaluate.counting import References
 from parformer.events import Watch
-from parformer.kernels import native
-from parformer.measure.device import describe_device, pinned_threads
+from parformer.measure.device import pinned_threads
 from parformer.model import build_from
 from parformer.recipe import Recipe, TrainConfig
-from parformer.records import Record
 from parformer.store.faults import failpoint
 from parformer.train import checkpoint as checkpoints
 from parformer.train import plateau
@@ -35,54 +32,20 @@ from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
 from parformer.train.result import RunResult, Written
-from parformer.train.run import CHECKPOINTS, METRICS, MODEL, TOKENIZER, read_finished, write_result
+from parformer.train.run import CHECKPOINTS, METRICS, MODEL, read_finished, write_result
 from parformer.train.schedule import rate
 from parformer.train.session import Session
+from parformer.train.standing import (
+    Standing,
+    Tally,
+    compare_machines,
+    digest_of,
+    machine,
+    refuse_other_vocabulary,
+)
 
 CHECKPOINT_SECONDS = 60.0
 """How often a run is saved when the recipe does not say."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Losses since the last line of metrics; part of a checkpoint, so that no mean is torn."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, loss: float) -> None:
-        self.total += loss
-        self.count += 1
-
-    def take(self) -> float:
-        mean = self.total / self.count
-        self.total, self.count = 0.0, 0
-        return mean
-
-
-@dataclass(frozen=True, slots=True)
-class Machine(Record):
-    """What bits depend on besides the recipe; older checkpoints leave some of it out."""
-
-    torch: str | None = None
-    threads: int | None = None
-    processes: int | None = None
-    sharded: bool | None = None
-    kernels: str | None = None
-    device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Standing(Record):
-    """Where the loop stood when a checkpoint was written."""
-
-    metrics_bytes: int
-    """Where the metrics end."""
-    tally: tuple[float, int]
-    """Losses since their last line, and how many."""
-    vocabulary: str = ""
-    """SHA-256 of it."""
-    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,44 +252,6 @@ def how_to_go_on(root: Path) -> str:
         f"{kept}; start another --run with a lower train.learning_rate, a longer "
         "train.warmup or a smaller train.clip"
     )
-
-
-def digest_of(prepared: Prepared) -> str:
-    """SHA-256 of the vocabulary."""
-    return hashlib.sha256(prepared.tokenizer.to_json().encode()).hexdigest()
-
-
-def refuse_other_vocabulary(before: Standing, prepared: Prepared, path: Path) -> None:
-    """Weights mean nothing with other words in the places of those that they were trained on."""
-    if before.vocabulary != digest_of(prepared):
-        raise FolderError(
-            f"{str(path / TOKENIZER)!r} is not the vocabulary that the checkpoint was trained "
-            "with; copy it back, or choose another --run"
-        )
-
-
-def machine(workers: Workers) -> Machine:
-    device = describe_device()
-    return Machine(
-        torch=device.torch,
-        threads=device.threads,
-        processes=workers.count,
-        sharded=workers.shard,
-        kernels="native" if native.enabled else "plain",
-        device=f"{device.cpu}, {device.simd}, {workers.device.type}",
-    )
-
-
-def compare_machines(before: Machine | None, workers: Workers, watch: Watch) -> None:
-    """Say so where going on cannot be bit-exact."""
-    if before is None:
-        raise FolderError("the checkpoint does not say on what machine it was written")
-    known = before.to_dict()
-    for name, value in machine(workers).to_dict().items():
-        if known[name] != value:
-            watch.notice(
-                f"Not bit-exact from here on: {name} was {known[name]}, now it is {value}."
-            )
 
 
 @contextmanager
