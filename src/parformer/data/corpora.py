@@ -94,11 +94,11 @@ class Listing:
     licence: str
     bytes: int | None
     """Of all splits together, where known."""
-    address: str
+    address: str = ""
     """Where it is downloaded from; nothing for what is built in."""
-    download_bytes: int
-    built_in: bool
-    present: bool
+    download_bytes: int = 0
+    built_in: bool = False
+    present: bool = True
     """Whether it can be read without a download."""
 
 
@@ -106,20 +106,11 @@ def corpora(cache: Path | None = None) -> list[Listing]:
     """All corpora that have a name, built in or published."""
     cache = cache_folder() if cache is None else cache
     listed = []
-    for name in builtin.ABOUT:
+    for name, about in ((name, builtin.about(name)) for name in builtin.ABOUT):
         corpus = find_corpus(name, cache=cache)
-        sizes = [corpus.size(split) or 0 for split in corpus.splits]
+        size = sum(corpus.size(split) or 0 for split in corpus.splits)
         listed.append(
-            Listing(
-                name=name,
-                about=builtin.about(name),
-                licence=builtin.LICENCE,
-                bytes=sum(sizes),
-                address="",
-                download_bytes=0,
-                built_in=True,
-                present=True,
-            )
+            Listing(name=name, about=about, licence=builtin.LICENCE, bytes=size, built_in=True)
         )
     for published in PUBLISHED.values():
         listed.append(
@@ -130,7 +121,6 @@ def corpora(cache: Path | None = None) -> list[Listing]:
                 bytes=published.text_size,
                 address=published.addresses[0],
                 download_bytes=published.size,
-                built_in=False,
                 present=is_present(published, cache),
             )
         )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parformer.data.corpora import Corpus
+from parformer.data.text import watched
 from parformer.errors import CorpusError
 from parformer.events import Preparing
 from parformer.records import Record
@@ -89,17 +90,8 @@ def _measure(corpus: Corpus, split: str, progress: Preparing | None) -> Overlap:
     held_out, chunks = bytearray(), corpus.chunks(split)
     while len(held_out) < LOOKED_AT and (chunk := next(chunks, b"")):
         held_out += chunk
-    size = corpus.size("train")
-
-    def told(chunks: Iterator[bytes]) -> Iterator[bytes]:
-        done = 0
-        for chunk in chunks:
-            yield chunk
-            done += len(chunk)
-            if progress is not None:
-                progress(f"looking for {split} in train", done / size if size else 0.0)
-
-    return overlap(told(corpus.chunks("train")), bytes(held_out[:LOOKED_AT]))
+    train = watched(corpus, "train", f"looking for {split}", progress)
+    return overlap(train, bytes(held_out[:LOOKED_AT]))
 
 
 def overlap(

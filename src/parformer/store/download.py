@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import http.client
 import json
 import re
@@ -26,7 +25,7 @@ from urllib.parse import urlsplit
 
 from parformer.errors import CorpusError
 from parformer.events import Preparing
-from parformer.store.files import sync
+from parformer.store import files
 from parformer.store.lock import lock
 
 BLOCK = 2**18
@@ -69,7 +68,7 @@ def fetch(
         part = _Part(target, address)
         for fresh in (False, True):
             resumed = _grow(part, size, progress, attempts, timeout, pause)
-            if sha256 is None or (found := _digest(part.file)) == sha256:
+            if sha256 is None or (found := files.sha256(part.file)) == sha256:
                 part.finish()
                 return target
             part.discard()
@@ -141,10 +140,10 @@ class _Part:
     def finish(self) -> None:
         """Make the file durable, then give it its name."""
         with _writing(self.target):
-            sync(self.file)
+            files.sync(self.file)
             self.file.replace(self.target)
             self._note.unlink(missing_ok=True)
-            sync(self.target.parent)
+            files.sync(self.target.parent)
 
 
 def _grow(
@@ -162,22 +161,18 @@ def _grow(
         try:
             if _fetch_more(part, size, progress, timeout):
                 return resumed
-            answered = True
+            answered, final = True, False
             trouble = f"the connection broke at byte {part.length():,}"
         except urllib.error.HTTPError as error:
             trouble = f"the server answers {error.code} {error.reason}"
             error.close()
-            if error.code not in RETRIED:
-                raise CorpusError(
-                    f"cannot download {part.version.address}: {trouble}; {WAY_OUT}"
-                ) from None
+            final = error.code not in RETRIED
         except (OSError, http.client.HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             trouble = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-            if _is_final(cause) and not answered:
-                raise CorpusError(
-                    f"cannot download {part.version.address}: {trouble}; {WAY_OUT}"
-                ) from None
+            final = _is_final(cause) and not answered
+        if final:
+            raise CorpusError(f"cannot download {part.version.address}: {trouble}; {WAY_OUT}")
         resumed = True
         failures = 0 if part.length() > farthest else failures + 1
         farthest = max(farthest, part.length())
@@ -288,12 +283,7 @@ def _is_final(cause: object) -> bool:
 
 
 def _is_right(file: Path, size: int | None, sha256: str | None) -> bool:
-    return size in (None, file.stat().st_size) and sha256 in (None, _digest(file))
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return size in (None, file.stat().st_size) and sha256 in (None, files.sha256(file))
 
 
 @contextlib.contextmanager
