@@ -270,6 +270,7 @@ def test_a_run_of_version_0_1_goes_on_with_its_text(
     with monkeypatch.context() as patch:
         patch.setattr(builtin, "without_copies", lambda files: (files, []))
         assert not train_model(recipe, run, until=1).finished
+    builtin._library.cache_clear()
     assert train_model(None, run).finished
     assert main(["evaluate", str(run), "--tokens", "64", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

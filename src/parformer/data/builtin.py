@@ -16,6 +16,7 @@ import platform
 import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
@@ -80,8 +81,14 @@ def builtin_files(name: str) -> Texts:
     """The texts of a built-in corpus by name, in their order, and which belong together."""
     if name == "python-docs":
         return python_docs(), []
-    files = library_files(standard_library())
-    return (files, []) if name in OLDER else without_copies(files)
+    return _library(standard_library(), copies=name in OLDER)
+
+
+@lru_cache(maxsize=4)
+def _library(root: Path, *, copies: bool) -> Texts:
+    """Looked at once in a process: it takes a second, and nobody changes it meanwhile."""
+    files = library_files(root)
+    return (files, []) if copies else without_copies(files)
 
 
 def python_docs() -> dict[str, Path | bytes]:
