@@ -109,10 +109,16 @@ def run_block(
 ) -> tuple[Tensor, BlockState | None]:
     """One step of a model's first block, given what a model would give it."""
     context = context_of(model, len(x_btd), memory, position, padding)
+    context = replace(context, tokens=tokens_of(x_btd))
     if state is not None and not model.training:
         context = replace(context, source=None)  # which the block remembers
     y_btd, after = model.blocks[0](x_btd, state, context)
     return y_btd, after
+
+
+def tokens_of(x_btd: Tensor) -> Tensor:
+    """Tokens that such vectors might stand for: the same for the same vector."""
+    return (x_btd.detach()[..., 0].double() * 999).long() % 97
 
 
 def context_of(

@@ -111,7 +111,7 @@ class Model(Stack):
         step = self._step if self._compiled is None else self._fitting_step(state)
         keys = tokens.shape[1] + min(state.position, state.memory)
         seen = None if present is None else present[:, -keys:]
-        context = Context(state.memory, state.position, seen, source)
+        context = Context(state.memory, state.position, seen, source, tokens=tokens)
         x_btd, after, pooled, losses_n = step(
             tokens, state.blocks, context, token_types, counted_n, prior
         )
@@ -181,7 +181,7 @@ class Model(Stack):
             raise InputError("this model has no encoder, so it reads no source; leave it out")
         check_inputs(self.config, source, None, None, padding)
         before = (None,) * len(self.encoder.blocks)
-        context = Context(memory=0, padding=padding)
+        context = Context(memory=0, padding=padding, tokens=source)
         x_bsd, _ = self.encoder.run(self.embedding(source, None, 0), before, context)
         return Source(x_bsd, padding)
 

@@ -28,6 +28,7 @@ _letters = {
     "i": "identity",
     "r": "SRU recurrence",
     "a": "SRU++ attention",
+    "n": "n-gram memory",
     "l": "LSRA",
     "y": "Synthesizer",
 }

@@ -32,6 +32,7 @@ PATTERNS = {
     "bottleneck": "<sff>x2",
     "nested": "{<s{f}x2>f}x2 s",
     "recurrence inside": "{rs}x2 <af>",
+    "n-grams inside": "{n[rows=50]f}x2 <n[to=2]s> n[from=3]",
     "two stacks": "(sf)x2 | (scf)x2",
     "two stacks of groups": "{sf}x2 | <sf> {scf}x2 <c>",
 }
@@ -296,7 +297,7 @@ class Step(nn.Module):
 
 
 @any_family
-@pytest.mark.parametrize("pattern", ["s", "f", "i", "r", "a", *PATTERNS.values()])
+@pytest.mark.parametrize("pattern", ["s", "f", "i", "r", "a", "n", *PATTERNS.values()])
 def test_an_exported_step_gives_what_the_model_gives(family: str, pattern: str) -> None:
     model = make(family, pattern, torch.float32)
     with torch.no_grad():

@@ -6,6 +6,7 @@ from parformer.blocks.cross_attention import CrossAttention
 from parformer.blocks.feed_forward import FeedForward
 from parformer.blocks.groups import Bottleneck, Repeated
 from parformer.blocks.identity import Identity
+from parformer.blocks.ngrams import NGramMemory
 from parformer.blocks.relative import RelativeAttention
 from parformer.blocks.sru import SRU
 from parformer.blocks.sru_attention import SRUAttention
@@ -23,6 +24,7 @@ __all__ = [
     "CrossAttention",
     "FeedForward",
     "Identity",
+    "NGramMemory",
     "RelativeAttention",
     "Repeated",
     "RotaryAttention",

@@ -108,6 +108,8 @@ class Context:
     """What an encoder made, in the step that brings it; later steps remember it."""
     places: Places | None = None
     """Embedded distances, and biases that all blocks of this stack share."""
+    tokens: Tensor | None = None
+    """(batch, time), those of this step, where a model reads them."""
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from parformer.blocks.ngrams import NGramMemory
 from parformer.errors import FolderError
 from parformer.recipe import TrainConfig
 from parformer.weights import with_todays_names
@@ -53,6 +54,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
     Weight decay is decoupled from the gradients, except in Adam, where it is part of them.
     """
     decaying, fixed = group_parameters(model)
+    looked_up = sparse_rows(model)
+    fixed = {name: p for name, p in fixed.items() if p not in looked_up}
     own_eps = 1e-6 if config.optimizer in ("lamb", "nvlamb") else 1e-8
     common: Group = {
         "lr": config.learning_rate,
@@ -64,6 +67,13 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
         {"params": list(decaying.values()), "weight_decay": config.weight_decay, "keeps": keeps},
         {"params": list(fixed.values()), "weight_decay": 0.0, "keeps": keeps},
     ]
+    optimizer = named_optimizer(config, groups, common, decaying)
+    return RowAdam(list(looked_up), optimizer, **common) if looked_up else optimizer
+
+
+def named_optimizer(
+    config: TrainConfig, groups: list[Group], common: Group, decaying: dict[str, nn.Parameter]
+) -> Optimizer:
     match config.optimizer:
         case "adam":
             return make_adam(torch.optim.Adam, groups, common)
@@ -125,9 +135,17 @@ def group_parameters(
     for name, parameter in model.named_parameters():
         *path, last = name.split(".")
         in_norm = any(part == "norm" or part.endswith("_norm") for part in path)
-        shrinks = parameter.ndim >= 2 and not in_norm and not last.endswith("bias")
+        # rows of n-grams that a text seldom has would fade before they are seen again
+        looked_up = "rows" in path
+        shrinks = parameter.ndim >= 2 and not (in_norm or looked_up or last.endswith("bias"))
         (decaying if shrinks else fixed)[name] = parameter
     return decaying, fixed
+
+
+def sparse_rows(model: nn.Module) -> dict[nn.Parameter, None]:
+    """Tables whose gradients name the rows that were used, and no others."""
+    blocks = [m for m in model.modules() if isinstance(m, NGramMemory) and m.sparse]
+    return dict.fromkeys(table for block in blocks for table in block.rows)
 
 
 def is_matrix_of_a_block(name: str, parameter: Tensor) -> bool:
@@ -137,7 +155,7 @@ def is_matrix_of_a_block(name: str, parameter: Tensor) -> bool:
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """Scale the gradients down to the norm `limit` (0 for any), and give the norm they had."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [numbers_of(p) for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
     norm = norm_here(whole_norms(locals_of(gradients), gradients))
@@ -147,6 +165,60 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
         scale = (limit / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(locals_of(gradients), scale)
     return norm
+
+
+def numbers_of(parameter: nn.Parameter) -> Tensor:
+    """A gradient's numbers; of one that names rows, each row once."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if not gradient.is_sparse:
+        return gradient
+    parameter.grad = gradient.coalesce()
+    return parameter.grad._values()
+
+
+class RowAdam(Optimizer):
+    """Adam that moves no row of a table but those that were looked up; another for the rest.
+
+    What a row remembers stays as it is while nobody asks for it, so an update costs what was
+    used, not what there is.
+    """
+
+    def __init__(
+        self,
+        tables: list[nn.Parameter],
+        rest: Optimizer,
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        self.rest = rest
+        keeps = ("step", *MOMENTS)
+        first = {"params": tables, "lr": lr, "betas": betas, "eps": eps, "keeps": keeps}
+        super().__init__([first, *rest.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        group, *rest = self.param_groups
+        for table in group["params"]:
+            if table.grad is not None:
+                self._move(table, table.grad.coalesce(), group)
+        self.rest.param_groups, self.rest.state = rest, self.state
+        self.rest.step()
+
+    def _move(self, table: nn.Parameter, gradient: Tensor, group: Group) -> None:
+        if not self.state[table]:
+            self.state[table] = blank_state(group, table)
+        state, (beta1, beta2) = self.state[table], group["betas"]
+        state["step"] += 1
+        step = float(state["step"])
+        used, rows = gradient.indices()[0], gradient.values()
+        mean = state["exp_avg"][used].lerp(rows, 1 - beta1)
+        square = state["exp_avg_sq"][used].lerp(rows.square(), 1 - beta2)
+        state["exp_avg"][used], state["exp_avg_sq"][used] = mean, square
+        divisor = (square / (1 - beta2**step)).sqrt() + group["eps"]
+        table.index_add_(0, used, mean / divisor, alpha=-group["lr"] / (1 - beta1**step))
 
 
 class Lamb(Optimizer):

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from parformer.blocks.ngrams import NGramMemory
 from parformer.config import ModelConfig
 from parformer.data.batches import Batch, Batches, Tokens, number_for
 from parformer.errors import ConfigError
@@ -77,12 +78,20 @@ class Session:
         self.model.train()
         if self.model.counts is not None:
             self.model.counts.learn(tokens, fresh=start is None)
+        for module in self.model.modules():
+            if isinstance(module, NGramMemory):
+                module.sparse = self.can_name_rows
         native.enable(self.config.kernels == "native")
         self.objective = self.wrap(objective(self.model, self.task))
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.config)
         if start is not None:
             self.go_on(start)
+
+    @property
+    def can_name_rows(self) -> bool:
+        """Whether gradients of tables may name rows: not where processes exchange them."""
+        return self.workers.count == 1 and self.config.compile != "on"
 
     def make_model(self, shape: ModelConfig, start: Checkpoint | None) -> Model:
         """The model with its first weights, or those of a checkpoint."""
