@@ -296,7 +296,8 @@ def test_the_price_of_any_state_is_what_gets_kept(
     with torch.no_grad():
         for _ in range(2 + memory // 16):
             state = model(torch.zeros(batch, 16, dtype=torch.int64), state, source=source).state
-            source = None
+            # past a window all of it is read again, the source too
+            source = source if config.positions == "learned" else None
     assert state.bytes == price.state_bytes
     if config.positions in ("relative", "none"):
         empty = cost(config, mem_len=0, tgt_len=4, batch=batch, src_len=length)

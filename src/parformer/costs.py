@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from parformer.blocks.base import Cost, Shape
+from parformer.blocks.base import BYTES, Cost, Shape
 from parformer.blocks.stack import stack_costs, stack_parameters
 from parformer.config import ModelConfig
 from parformer.embedding import embedding_cost, head_cost
@@ -46,6 +46,8 @@ class ModelCost:
     state_bytes: int
     """With memory full, in fp32."""
     state_bytes_per_token: int
+    size: int
+    """Bytes of the saved model: weights in fp32, and counts."""
     shape: Shape
     blocks: tuple[Row, ...]
     embedding: Cost
@@ -84,8 +86,9 @@ def cost(
     total = sum(prices, encoder)
     stack = total.parameters + stack_parameters(config)
     words, head = embedding_cost(config, shape), head_cost(config, shape)
+    parameters = stack + words.parameters + head.parameters
     return ModelCost(
-        parameters=stack + words.parameters + head.parameters,
+        parameters=parameters,
         decoder_parameters=stack,
         embedding_parameters=words.parameters,
         head_parameters=head.parameters,
@@ -93,6 +96,7 @@ def cost(
         flops_cached=total.flops_cached + words.flops_cached + head.flops_cached,
         state_bytes=total.state_bytes + head.state_bytes,
         state_bytes_per_token=total.state_bytes_per_token,
+        size=BYTES * parameters + config.counts,
         shape=shape,
         blocks=tuple(rows),
         embedding=words,

@@ -88,7 +88,7 @@ def counting_reaches(loss: float) -> dict[str, References]:
 def lenient(loss: float = 1e6) -> Iterator[None]:
     """Within it, models of a few updates count as having learned: counting is poor."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "count_references", lambda _: counting_reaches(loss))
+        patch.setattr(running, "count_references", lambda *_: counting_reaches(loss))
         yield
 
 

@@ -28,7 +28,7 @@ from parformer.report.page import Html, Part, page, template
 from parformer.report.pareto_limits import run_of, stops
 from parformer.report.pareto_rows import columns, drawing, quality_words, sizes
 from parformer.report.pareto_savings import PAPER
-from parformer.search.limits import METRICS, in_words, read_limit
+from parformer.search.limits import SEARCHED, in_words, read_limit
 from parformer.search.sizes.picking import best_within
 from parformer.search.sizes.result import Member, SizesResult
 
@@ -368,7 +368,7 @@ CASES: dict[str, dict[str, Any]] = {
     "quality and memory": sample(objectives=["quality", "memory"]),
     "counts alone": without(sample(), "flops", "parameters"),
     "state alone": without(sample(), "state"),
-    "everything": sample(objectives=["quality", *METRICS]),
+    "everything": sample(objectives=["quality", *SEARCHED]),
     "minus a loss": loss(sample()),
     "measuring": sample(latency_by="measuring", errors=None, profile=None),
     "gpt2": sample(space=sample()["space"] | {"family": "gpt2"}),
@@ -750,7 +750,7 @@ def test_a_point_tells_all_its_figures() -> None:
 # Limits
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", SEARCHED)
 @pytest.mark.parametrize(("low", "high"), [(3.1, 48.0), (0.98, 1.03), (7.0, 7100.0), (1.0, 1.9)])
 def test_a_slider_stops_at_what_the_command_line_reads(
     metric: str, low: float, high: float

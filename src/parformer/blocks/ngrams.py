@@ -175,7 +175,7 @@ class NGramMemory(Block):
         orders = len(sizes.orders)
         return Cost(
             parameters=orders * (sizes.rows * sizes.width + 2) + norm_parameters(config),
-            state_bytes=TOKEN_BYTES * (sizes.last - 1) * shape.batch,
+            state_bytes=TOKEN_BYTES * (sizes.last - 1) * shape.batch * config.causal,
         )
 
 

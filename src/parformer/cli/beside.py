@@ -28,6 +28,7 @@ def verdict(loss: float, known: References) -> str:
     """What a score is worth beside them."""
     if loss >= known.bigram:
         return "It learned less than counting pairs gives; train it longer, or at a lower rate."
-    if loss >= known.ngram:
-        return f"A counted {known.order}-gram is still {loss / known.ngram - 1:.1%} better."
-    return f"It is {1 - loss / known.ngram:.1%} better than a counted {known.order}-gram."
+    who, reached = known.best
+    if loss >= reached:
+        return f"{who[0].upper()}{who[1:]} is still {loss / reached - 1:.1%} better."
+    return f"It is {1 - loss / reached:.1%} better than {who}."

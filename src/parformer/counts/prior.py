@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -26,6 +26,14 @@ from parformer.parts import HeadConfig, largest_order
 
 PARTS = 6
 """Parts of a text that are each left out of the table that stands beside them."""
+
+
+class Wanted(TypedDict):
+    """What `count` is told."""
+
+    vocab_size: int
+    size: int
+    order: int
 
 
 class Prior(nn.Module):
@@ -61,6 +69,11 @@ class Prior(nn.Module):
             self._read = (seen, Readable(self.table))
         return self._read[1]
 
+    @property
+    def wanted(self) -> Wanted:
+        """What a table of its own is to be like."""
+        return {"vocab_size": self.vocab_size, "size": len(self.table), "order": self.order}
+
     def learn(self, tokens: NDArray[Any], *, fresh: bool) -> None:
         """Count a text that is to be trained on; the table itself too if it is `fresh`."""
         given = (self.vocab_size, len(self.table), self.order)
@@ -92,7 +105,7 @@ def counted(
     digest: str, vocab_size: int, size: int, order: int, text: Text
 ) -> tuple[Readable, tuple[Readable, ...]]:
     """The table of a text, and one for each part without it."""
-    wanted = {"vocab_size": vocab_size, "size": size, "order": order}
+    wanted = Wanted(vocab_size=vocab_size, size=size, order=order)
     parts = count_without(text.tokens, **wanted, parts=PARTS)
     return Readable(count(text.tokens, **wanted)), tuple(map(Readable, parts))
 

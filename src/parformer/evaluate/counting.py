@@ -26,8 +26,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from parformer.counts import count, log_chances
+from parformer.counts.look import Readable
 from parformer.data.batches import Tokens
 from parformer.data.characters import Bytes, UsedBytes
 from parformer.data.tokenizer import Tokenizer
@@ -46,6 +49,8 @@ MOST = 20_000_000
 """Of a longer train only its first so many tokens are counted."""
 BLOCK = 8_000_000
 """So many tokens of the splits are looked up at once, to bound the memory."""
+LOOKED_UP = 2**22
+"""So many chances are looked up at once."""
 CHUNK = 2**20
 """Tokens that are turned into numbers or text at a time, where all at once would be too many."""
 XZ_TRAIN = 4 * 2**20
@@ -79,6 +84,23 @@ class References(Record):
     """Predicted tokens of the split: all but the first."""
     counted: int
     """Tokens of train that were counted."""
+    table: float | None = None
+    """That of a table of n-grams in so many bytes; None where it was not asked for."""
+    table_bytes: int = 0
+
+    def to_dict(self) -> Json:
+        """Plain values; of a table only where there is one, as version 0.1 had none."""
+        values = Record.to_dict(self)
+        if self.table is None:
+            del values["table"], values["table_bytes"]
+        return values
+
+    @property
+    def best(self) -> tuple[str, float]:
+        """What reaches the lowest loss by counting alone, and that loss."""
+        if self.table is not None and self.table < self.ngram:
+            return f"{self.table_bytes / 1e6:.3g} MB of counts", self.table
+        return f"a counted {self.order}-gram", self.ngram
 
     def lines(self, *, letters: bool = True) -> list[tuple[str, float]]:
         """Names and losses, as a table shows them; `letters` says what the tokens are called."""
@@ -89,6 +111,8 @@ class References(Record):
         ]
         if self.order > 2:
             named.append((f"{self.order}-gram", self.ngram))
+        if self.table is not None:
+            named.append((f"{self.table_bytes / 1e6:.3g} MB of counts", self.table))
         return named if self.xz is None else [*named, ("xz", self.xz)]
 
 
@@ -101,12 +125,14 @@ def references(
     choose_on: str = "valid",
     text: Text | None = None,
     most: int = MOST,
+    size: int = 0,
 ) -> dict[str, References]:
     """What counting `train`, or its first `most` tokens, tells about every split.
 
     The best order is chosen on the split `choose_on`, or on the first where there is none of
     that name, and is the same for all. With `text`, xz reads the last 4 MiB of train and then
-    each split; its loss is the difference that the split makes to the size.
+    each split; its loss is the difference that the split makes to the size. With `size` there is
+    a table of counts of so many bytes too.
     """
     need_at_least("vocab_size", vocab_size, 1)
     need_at_least("orders", orders, 2)
@@ -124,6 +150,7 @@ def references(
     judge = losses[choose_on if choose_on in losses else next(iter(losses))]
     best = judge.index(min(judge))
     packed = _xz(train, asked, text) if text is not None else {}
+    tabled = table_losses(counted, asked, vocab_size, size) if size else {}
     return {
         name: References(
             uniform=math.log(vocab_size),
@@ -135,6 +162,8 @@ def references(
             xz=packed.get(name),
             tokens=len(tokens) - 1,
             counted=len(counted),
+            table=tabled.get(name),
+            table_bytes=size,
         )
         for name, tokens in asked.items()
     }
@@ -147,6 +176,7 @@ def references_of(
     xz: bool = True,
     orders: int = ORDERS,
     most: int = MOST,
+    size: int = 0,
     cache: Path | None = None,
 ) -> dict[str, References]:
     """The references of a corpus, from the folder `references` of the cache if they are there.
@@ -162,6 +192,7 @@ def references_of(
         }
     tokenizer = prepared.tokenizer
     told = [FORMAT, prepared.identity, tokenizer.to_json(), xz, orders, most]
+    told += [size] if size else []
     sums = [[name, _sum(tokens)] for name, tokens in samples.items()]
     folder = (cache_folder() if cache is None else cache) / "references"
 
@@ -173,6 +204,7 @@ def references_of(
             orders=orders,
             text=text_of(tokenizer) if xz else None,
             most=most,
+            size=size,
         )
         return {name: values.to_dict() for name, values in found.items()}
 
@@ -182,6 +214,27 @@ def references_of(
         lambda facts: {name: References.from_dict(facts[name]) for name in samples},
         needed=2**12,
     )
+
+
+def table_losses(
+    train: Tokens, splits: Mapping[str, Tokens], vocab_size: int, size: int
+) -> dict[str, float]:
+    """What a table of counts in so many bytes reaches on every split."""
+    table = Readable(count(as_stream(train), vocab_size=vocab_size, size=size))
+    return {name: table_loss(table, tokens) for name, tokens in splits.items()}
+
+
+def table_loss(table: Readable, tokens: Tokens) -> float:
+    """Nats per token of a split that a table of counts is asked about."""
+    assert table.layout is not None
+    nats, sight = 0.0, table.layout.order - 1
+    step = max(1, LOOKED_UP // table.layout.vocab_size)
+    for first in range(1, len(tokens), step):
+        before = min(first, sight)
+        piece = torch.from_numpy(tokens[first - before : first + step].astype(np.int64))
+        told_nv = log_chances([table], piece[None, :-1], len(piece) - before)[0]
+        nats -= float(told_nv.double().gather(1, piece[before:, None]).sum())
+    return nats / (len(tokens) - 1)
 
 
 def entropy(train: Tokens, vocab_size: int) -> float:

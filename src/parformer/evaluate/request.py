@@ -120,7 +120,8 @@ def evaluate(
     beside = None
     if asked.beside and model.config.causal and asked.split != "train":
         preparing("counting", 1.0)
-        beside = count_beside(prepared, asked.split, text, asked.tokens)
+        size = model.config.counts
+        beside = count_beside(prepared, asked.split, text, asked.tokens, size)
     config = model.config
     return Evaluated(
         score=score,
@@ -137,7 +138,7 @@ def evaluate(
 
 
 def count_beside(
-    prepared: Prepared, split: str, text: Split, limit: int | None
+    prepared: Prepared, split: str, text: Split, limit: int | None, size: int
 ) -> References | None:
     """What counting train reaches on the tokens that were read."""
     from parformer.evaluate.counting import references_of
@@ -145,7 +146,7 @@ def count_beside(
     tokens = text.tokens[:limit]
     if "train" not in prepared.splits or len(tokens) < 2:
         return None
-    return references_of(prepared, {split: tokens})[split]
+    return references_of(prepared, {split: tokens}, size=size)[split]
 
 
 def find_tokens(opened: Opened, corpus: str, local: str, progress: Preparing) -> Prepared:

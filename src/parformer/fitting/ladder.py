@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.fitting.phases import BASELINE, Baseline
+from parformer.fitting.phases import BASELINE, Baseline, TextFacts
 from parformer.fitting.running import Running
 from parformer.pattern import interleaved
 from parformer.search.limits import excess
@@ -62,7 +62,8 @@ def size(fit: Running) -> Baseline:
     """The baseline, as large as the time and the limits allow, and what it costs."""
     tokens, workers = fit.prepared.splits["train"].tokens, Workers()
     recipe = fit_vocabulary(fit.request.recipe(), fit.prepared.tokenizer, lambda _: None)
-    recipe = recipe.replaced({"data.identity": fit.prepared.identity})
+    counts = fit.progress.need(TextFacts).counts
+    recipe = recipe.replaced({"data.identity": fit.prepared.identity, "model.counts": counts})
     rungs = ladder(recipe.model)
     recipe = replace(recipe, model=rungs[PROBE])
     refuse_misfits(recipe, tokens, workers)

@@ -154,6 +154,7 @@ def row_of(fit: Running, one: Finalist) -> ModelFacts:
         state_bytes=int(figures["state"]),
         latency=None,
         memory=int(figures["memory"]),
+        size=int(figures.get("size", 0)),
         rates=tried.rates if tried else (),
         rate=tried.rate if tried else None,
         steps=contest.steps_of(one.name) if contest and own else None,
@@ -230,7 +231,7 @@ def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
         loss = final.loss(split)
         if loss is not None and split in fit.references:
             known = fit.references[split]
-            return Counted(loss, known.bigram, known.ngram, known.order, words, unit.told)
+            return Counted(loss, known.bigram, known.best, words, unit.told)
     return None
 
 

@@ -41,6 +41,8 @@ class TextFacts(PhaseResult):
     vocabulary: int
     overlap: dict[str, Overlap]
     references: dict[str, References]
+    counts: int = 0
+    """Bytes of the table of n-grams that stands beside every model; 0 for none."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ KINDS = typing.get_args(Tokenizers)
 USUAL, SHORTEST = 600.0, 60.0
 """Seconds where none are given, and below which nothing can be said about any model."""
 
+SIZE = 8_000_000
+"""Bytes of the saved model where no limit of them is given."""
+
 NO_MORE = "latency=1x"
 """The limit where none is given: no slower than the baseline."""
 
@@ -60,6 +63,8 @@ class FitRequest:
     """Positions, norms and masks of all models: transformer-xl, gpt2 or llama."""
     choices: str = "rsfi"
     """Blocks to place: s attention, f feed-forward, r recurrence, i nothing."""
+    counts: bool = True
+    """Models learn beside a table of the text's n-grams, what counting does not know."""
     margin: float = 0.01
     """At par means within this share of the baseline's loss."""
     seed: int = 0
@@ -97,7 +102,12 @@ class FitRequest:
         self._check_length()
         self._check_shares()
         self._check_choices()
-        read_limits(self.limits)
+        for limit in read_limits(self.limits):
+            if limit.metric == "size" and limit.relative:
+                raise ConfigError(
+                    f"limit size={limit.most:g}x is a multiple, but the size decides how large the "
+                    "baseline's counts are; give bytes, such as size=4MB"
+                )
 
     def _refuse_more_than_a_run(self) -> None:
         if not self.run:
@@ -161,6 +171,14 @@ class FitRequest:
     def bounds(self) -> tuple[Limit, ...]:
         """The limits; without any, the baseline's own latency."""
         return read_limits(self.limits or (NO_MORE,))
+
+    @property
+    def table_room(self) -> int:
+        """Bytes that a table of counts may take: half of what the model may."""
+        if not self.counts:
+            return 0
+        sizes = [bound.most for bound in self.bounds if bound.metric == "size"]
+        return int(min([SIZE, *sizes]) / 2)
 
     @property
     def multiples(self) -> dict[str, float]:

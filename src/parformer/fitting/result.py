@@ -126,6 +126,8 @@ class ModelFacts(Record):
     state_bytes: int
     latency: Latency | None
     memory: int
+    size: int = 0
+    """Bytes of the saved model; 0 where it was not counted."""
     rates: tuple[Tried, ...] = ()
     rate: float | None = None
     steps: int | None = None
@@ -147,6 +149,7 @@ class ModelFacts(Record):
         if metric == "latency":
             return None if self.latency is None else self.latency.seconds
         costs = {"memory": self.memory, "state": self.state_bytes, "flops": self.flops}
+        costs["size"] = self.size or 4 * self.parameters
         return float((costs | {"parameters": self.parameters})[metric])
 
     @property

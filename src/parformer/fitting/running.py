@@ -10,17 +10,21 @@ from pathlib import Path
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.counts import count
+from parformer.counts.look import Readable
 from parformer.data.batches import sample
 from parformer.data.corpora import Corpus
 from parformer.data.overlap import overlaps
 from parformer.data.tokens import Prepared
-from parformer.evaluate.counting import References, references_of
+from parformer.evaluate.counting import MOST, References, references_of, table_loss
+from parformer.evaluate.perplexity import as_stream
 from parformer.events import Event, Part, Watch
 from parformer.fitting.phases import Baseline, Finalist, Finalists, Paces, TextFacts
 from parformer.fitting.progress import Clock, Progress
 from parformer.fitting.request import FitRequest
 from parformer.fitting.timetable import counted, plan, share_out
 from parformer.measure.readings import Meter, Step, measure_here
+from parformer.parts import largest_order, least_bytes
 from parformer.recipe import Recipe
 from parformer.search.sizes.objectives import Figures, countable
 from parformer.train.alike import Alike, Trained
@@ -38,6 +42,10 @@ GLANCE = 16_384
 """Tokens that a validation during a training looks at."""
 LOOKS = 6
 """Validations during a training."""
+LARGEST_VOCABULARY = 8192
+"""Counts give a chance to every token; of more tokens than these that would take too long."""
+SPARED = 0.004
+"""A table of half the size is taken if it costs no more of the loss."""
 
 
 class OutOfTime(Exception):
@@ -142,8 +150,9 @@ class Running:
         return on_plateau(loss, self.references["valid"].unigram)
 
     def learned(self, loss: float) -> bool:
-        """Whether it tells of more than pairs of tokens, which anybody can count."""
-        return loss < self.references["valid"].bigram
+        """Whether it tells of more than pairs of tokens, or than the counts beside the model."""
+        known = self.references["valid"]
+        return loss < (known.bigram if known.table is None else known.table)
 
     @cached_property
     def step(self) -> Step:
@@ -222,7 +231,7 @@ class Running:
         )
 
 
-def count_references(prepared: Prepared) -> dict[str, References]:
+def count_references(prepared: Prepared, size: int = 0) -> dict[str, References]:
     """What counting reaches, on the very stretches of text that models are judged by."""
     most = {"valid": EVALUATED, "test": TESTED}
     samples = {
@@ -230,17 +239,40 @@ def count_references(prepared: Prepared) -> dict[str, References]:
         for split, limit in most.items()
         if split in prepared.splits
     }
-    return references_of(prepared, {s: t for s, t in samples.items() if len(t) > 1})
+    return references_of(prepared, {s: t for s, t in samples.items() if len(t) > 1}, size=size)
+
+
+def table_bytes(prepared: Prepared, most: int) -> int:
+    """The smallest table of counts that knows nearly as much as one of `most` bytes; 0 for none."""
+    size, train = prepared.tokenizer.size, prepared.splits["train"].tokens[:MOST]
+    if size > LARGEST_VOCABULARY or most < 2 * least_bytes(largest_order(size), size):
+        return 0
+    valid = sample(prepared.splits["valid"].tokens, GLANCE)
+    if len(valid) < 2:
+        return 0
+
+    def nats(room: int) -> float:
+        table = Readable(count(as_stream(train), vocab_size=size, size=room))
+        return table_loss(table, valid)
+
+    best, room = nats(most), most
+    while room // 2 > least_bytes(largest_order(size), size):
+        if nats(room // 2) > (1 + SPARED) * best:
+            break
+        room //= 2
+    return room
 
 
 def read(fit: Running) -> TextFacts:
     """The text as tokens, its measures, and what counting makes of it."""
     train = fit.prepared.splits["train"]
+    counts = table_bytes(fit.prepared, fit.request.table_room)
     return TextFacts(
         identity=fit.prepared.identity,
         tokens=len(train.tokens),
         bytes=train.bytes,
         vocabulary=fit.prepared.tokenizer.size,
         overlap=overlaps(fit.corpus),
-        references=count_references(fit.prepared),
+        references=count_references(fit.prepared, counts),
+        counts=counts,
     )

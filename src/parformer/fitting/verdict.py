@@ -86,8 +86,8 @@ class Counted:
 
     loss: float
     bigram: float
-    ngram: float
-    order: int
+    best: tuple[str, float]
+    """What counts best, and the loss that it reaches."""
     text: str
     """Which text that is: test or validation."""
     told: Callable[[float], str]
@@ -179,11 +179,9 @@ def judge(
     said = _among_models(baseline, chosen, limits, finished)
     if counted is None:
         return said
-    ahead = counted.loss / counted.ngram - 1
-    both = (
-        f"{counted.told(counted.loss)} on {counted.text} text, a counted {counted.order}-gram "
-        f"{counted.told(counted.ngram)}"
-    )
+    who, reached = counted.best
+    ahead = counted.loss / reached - 1
+    both = f"{counted.told(counted.loss)} on {counted.text} text, {who} {counted.told(reached)}"
     if ahead > 0:
         first = f"Counting is {ahead:.1%} ahead of it: {both}."
         return Verdict(said.kind, f"{first} {said.headline}", said.sentences)
@@ -197,8 +195,8 @@ def _nothing_learned(counted: Counted) -> Verdict:
         "Nothing was learned in this time.",
         (
             f"The best model has {counted.told(counted.loss)} on {counted.text} text; whoever "
-            f"counts pairs of tokens has {counted.told(counted.bigram)}, a {counted.order}-gram "
-            f"{counted.told(counted.ngram)}. So no model is chosen and none is compared.",
+            f"counts pairs of tokens has {counted.told(counted.bigram)}, {counted.best[0]} "
+            f"{counted.told(counted.best[1])}. So no model is chosen and none is compared.",
             "More --time trains longer; a longer text has more to learn from.",
         ),
     )

@@ -10,12 +10,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from parformer.blocks.base import Shape
 from parformer.config import ModelConfig
 from parformer.costs import ModelCost, cost, step_shape
+from parformer.counts import count
 from parformer.embedding import token_shares
 from parformer.errors import ConfigError
 from parformer.events import Preparing
@@ -35,6 +38,9 @@ makes one copy of a small model a few percent faster than another for as long as
 
 LONG = 0.05
 """Seconds of a step that is long enough for the clock, whatever else the machine did meanwhile."""
+
+COUNTED = 100_000
+"""Tokens of the text that a model with counts is measured on."""
 
 PIECE = 1 << 18
 """Random weights that a stand-in repeats."""
@@ -143,6 +149,9 @@ def typical_tokens(
     """Random tokens; of an adaptive vocabulary's rare clusters, as many as costs assume."""
     count = batch * time
     first, *rare = config.clusters
+    if config.counts:
+        start = int(torch.randint(COUNTED - count, (), generator=generator))
+        return torch.from_numpy(counted_text(config)[start : start + count]).view(batch, time)
     tokens = torch.randint(first.low, first.high, (count,), generator=generator)
     places = torch.randperm(count, generator=generator)
     for cluster, share in zip(rare, token_shares(config)[1:], strict=True):
@@ -162,8 +171,23 @@ def stand_in(config: ModelConfig, *, dtype: torch.dtype = torch.float32, seed: i
     piece = (config.init_std * piece).to(dtype)
     with torch.device("meta"):
         outline = Model(config)
-    shapes = {name: weight.shape for name, weight in outline.named_parameters()}
-    return refill(outline, {name: _standing(name, shape, piece) for name, shape in shapes.items()})
+    weights = {n: _standing(n, weight.shape, piece) for n, weight in outline.named_parameters()}
+    for name, buffer in outline.named_buffers():
+        weights[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+    return refill(outline, weights)
+
+
+def with_counts(model: Model) -> Model:
+    """The same model with counts of some text, which takes as long to look up as any."""
+    if model.counts is not None:
+        table = count(counted_text(model.config), **model.counts.wanted)
+        model.counts.table.copy_(torch.from_numpy(table))
+    return model
+
+
+def counted_text(config: ModelConfig) -> NDArray[np.int64]:
+    """Tokens some of which are much more frequent than others, as in a text."""
+    return np.random.default_rng(0).zipf(1.3, COUNTED) % config.vocab_size
 
 
 def _standing(name: str, shape: torch.Size, piece: Tensor) -> Tensor:
@@ -201,7 +225,7 @@ def measure_models(
         shape = step_shape(config, tgt_len, mem_len, batch)
         prices[name] = cost(config, tgt_len=tgt_len, mem_len=mem_len, batch=batch)
         make = stand_in if standing else build
-        model = make(config, seed=seed, dtype=PRECISIONS[precision])
+        model = with_counts(make(config, seed=seed, dtype=PRECISIONS[precision]))
         if packed and not model.pack(shape.batch * shape.tgt_len):
             raise ConfigError(
                 f"weights cannot be packed for {shape.batch * shape.tgt_len} rows in {precision} "

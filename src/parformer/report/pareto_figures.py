@@ -14,7 +14,7 @@ from parformer.report import pareto_rows as facts
 from parformer.report.figures import Trace, Value
 from parformer.report.page import Part
 from parformer.report.words import NAMES, counted, listed, unit_of, went
-from parformer.search.limits import CLOCKED, METRICS, in_words
+from parformer.search.limits import CLOCKED, SEARCHED, in_words
 from parformer.search.sizes.result import Member, SizesResult
 
 SCALE: list[Value] = [[0, "#15aabf"], [0.35, "#4c6ef5"], [0.7, "#be4bdb"], [1, "#f76707"]]
@@ -186,7 +186,7 @@ def hover_words(found: SizesResult, member: Member) -> str:
     """All figures of an architecture, as the box beside its point shows them."""
     told = [f"<b>{escape(member.name)}</b>", escape(facts.sizes(member, found))]
     told.append(escape(facts.quality_told(found.proxy, member.quality)))
-    for metric in METRICS:
+    for metric in SEARCHED:
         if metric in CLOCKED:
             ways = (("predicted", member.predicted), ("measured", member.measured))
             known = [f"{in_words(metric, getattr(one, metric))} {way}" for way, one in ways if one]

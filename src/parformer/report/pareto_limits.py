@@ -20,7 +20,7 @@ from itertools import pairwise
 from parformer.report.page import Html
 from parformer.report.pareto_rows import costs_of, quality_told, sizes, words_of
 from parformer.report.words import NAMES, listed
-from parformer.search.limits import METRICS, as_option, in_words, read_limit
+from parformer.search.limits import SEARCHED, as_option, in_words, read_limit
 from parformer.search.sizes.result import Member, SizesResult
 
 FEW, MANY = 25, 160
@@ -89,7 +89,7 @@ def sliders(found: SizesResult) -> Html | None:
     """The limits, the best that keeps to them, and the line that picks it, if any can be set."""
     front, costs = found.front, costs_of(found)
     offered: dict[str, list[Stop]] = {}
-    for metric in [*costs, *(m for m in METRICS if m not in costs)]:
+    for metric in [*costs, *(m for m in SEARCHED if m not in costs)]:
         values = [value for one in front if (value := one.figure(metric)) is not None]
         if values and (places := stops(metric, values)):
             offered[metric] = places

@@ -20,6 +20,7 @@ NAMES = {
     "flops": "FLOPs",
     "parameters": "parameters",
     "state": "state",
+    "size": "size",
 }
 """What can be limited, as people write it."""
 

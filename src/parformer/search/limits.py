@@ -18,9 +18,11 @@ from parformer.fields import check_names
 from parformer.notation import shown
 from parformer.records import Record
 
-METRICS = ("latency", "memory", "flops", "parameters", "state")
+METRICS = ("latency", "memory", "flops", "parameters", "state", "size")
 """What can be limited: seconds of a step, bytes at its worst moment, FLOPs of a step, parameters,
-and bytes of state with memory full."""
+bytes of state with memory full, and bytes of the saved model."""
+SEARCHED = METRICS[:-1]
+"""What a search for sizes tells of its models; their size follows from their parameters."""
 CLOCKED = ("latency", "memory")
 """What only a clock knows, or a profile of the device."""
 
@@ -45,6 +47,7 @@ WRITTEN = {
     "latency": Written("a time", "20ms", SECONDS, ("s", "ms", "us")),
     "memory": Written("bytes", "200MB", BYTES, ("GB", "MB", "kB", "B")),
     "state": Written("bytes", "1MB", BYTES, ("GB", "MB", "kB", "B")),
+    "size": Written("bytes", "4MB", BYTES, ("GB", "MB", "kB", "B")),
     "flops": Written("a count", "5G", COUNTS, ("T", "G", "M", "k", "")),
     "parameters": Written("a count", "50M", COUNTS, ("G", "M", "k", "")),
 }
@@ -125,7 +128,7 @@ def in_words(metric: str, amount: float) -> str:
     """
     if metric == "latency":
         steps = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
-    elif metric in ("memory", "state"):
+    elif metric in ("memory", "state", "size"):
         steps = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
     else:
         steps = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0}

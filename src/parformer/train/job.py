@@ -93,7 +93,8 @@ def count_beside(recipe: Recipe, prepared: Prepared) -> dict[str, References]:
         for split, limit in limits.items()
         if split in prepared.splits
     }
-    return references_of(prepared, {s: tokens for s, tokens in samples.items() if len(tokens) > 1})
+    known = {split: tokens for split, tokens in samples.items() if len(tokens) > 1}
+    return references_of(prepared, known, size=recipe.model.counts)
 
 
 @contextmanager

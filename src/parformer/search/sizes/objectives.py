@@ -115,6 +115,7 @@ def countable(price: ModelCost) -> Figures:
         "parameters": float(price.parameters),
         "decoder_parameters": float(price.decoder_parameters),
         "state": float(price.state_bytes),
+        "size": float(price.size),
     }
 
 

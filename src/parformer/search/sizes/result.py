@@ -69,6 +69,8 @@ class Member(Record):
         if metric in CLOCKED:
             known = self.measured or self.predicted
             return None if known is None else float(getattr(known, metric))
+        if metric == "size":
+            return 4.0 * self.parameters  # no space of sizes has counts
         return float(getattr(self, {"state": "state_bytes"}.get(metric, metric)))
 
     def is_measured(self, metric: str) -> bool:

@@ -213,7 +213,7 @@ class SearchSpace:
             fields["div_val"] = int(dict(self.fields)["div_val"].values[-1])
         config = self._with_all_blocks(fields)
 
-        name = {"state": "state_bytes"}.get(metric, metric)
+        name = {"state": "state_bytes", "size": "parameters"}.get(metric, metric)
         shape = step_shape(config, None, None, 1)
 
         def price(spec: BlockSpec) -> int:
