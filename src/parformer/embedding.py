@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from parformer.blocks.base import Cost, Shape, linear_cost, make_norm, norm_parameters
 from parformer.blocks.linear import ACTIVATIONS, Linear
 from parformer.config import ModelConfig
+from parformer.counts.prior import Hints
+from parformer.counts.recall import LONGEST, SHORTEST
 from parformer.errors import InputError
 from parformer.kernels.entropy import cross_entropy
 from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
-from parformer.parts import largest_order
 
 TOKEN_BYTES = 8
 """Bytes of a token that is remembered."""
@@ -135,14 +136,14 @@ class Head(nn.Module):
     regular = True
     """Whether all shapes inside follow from the input's shape, not from what the targets are."""
 
-    def logits(self, x_btd: Tensor, prior_btv: Tensor | None = None) -> Tensor:
+    def logits(self, x_btd: Tensor, hints: Hints | None = None) -> Tensor:
         """Numbers whose log_softmax over the vocabulary are log-probabilities.
 
-        `prior_btv` is what counting says, as log-probabilities, where the model has counts.
+        `hints` is what is known of these tokens already, where the model has counts or recall.
         """
         raise AssertionError
 
-    def losses(self, x_nd: Tensor, targets_n: Tensor, prior_nv: Tensor | None = None) -> Tensor:
+    def losses(self, x_nd: Tensor, targets_n: Tensor, hints: Hints | None = None) -> Tensor:
         """Negative log-probability of each target, in fp32 or better."""
         raise AssertionError
 
@@ -174,20 +175,50 @@ class FlatHead(Head):
             )
         self.trust = Linear(config.d_model, 1) if config.counts else None
         """How much more than itself, or less, counting counts here."""
+        self.repeats = nn.Parameter(torch.empty(LONGEST + 1)) if config.recall else None
+        """How much likelier than else the token is that followed a repeat of this length."""
+        self.surely = Linear(config.d_model, 1) if config.recall else None
+        """And how much more here."""
 
-    def logits(self, x_btd: Tensor, prior_btv: Tensor | None = None) -> Tensor:
+    def draw(self) -> set[nn.Parameter]:
+        """First weights of what weighs hints: as they are, and longer repeats more."""
+        drawn: set[nn.Parameter] = set()
+        for weigh in (self.trust, self.surely):
+            if weigh is not None:
+                drawn.add(cast(nn.Parameter, weigh.weight))
+                weigh.weight.zero_()
+        if self.repeats is not None:
+            drawn.add(self.repeats)
+            longer = torch.arange(LONGEST + 1, dtype=torch.float64) - SHORTEST
+            self.repeats.copy_(0.6 + 0.11 * longer.clamp(min=0))
+        return drawn
+
+    def logits(self, x_btd: Tensor, hints: Hints | None = None) -> Tensor:
         read_btd = x_btd
         if self.transform is not None:
             x_btd = self.norm(self.activation(self.transform(x_btd)))
         elif self.projection is not None:
             x_btd = x_btd @ self.projection
         logits_btv: Tensor = self.out(x_btd)
-        if self.trust is not None and prior_btv is not None:
-            return torch.addcmul(widen(logits_btv), 1 + widen(self.trust(read_btd)), prior_btv)
+        return logits_btv if hints is None else self.hinted(logits_btv, read_btd, hints)
+
+    def hinted(self, logits_btv: Tensor, read_btd: Tensor, hints: Hints) -> Tensor:
+        """Logits that take into account what is known already."""
+        logits_btv = widen(logits_btv)
+        if self.trust is not None and hints.counted is not None:
+            weight_bt1 = 1 + widen(self.trust(read_btd))
+            logits_btv = torch.addcmul(logits_btv, weight_bt1, hints.counted.to(logits_btv.dtype))
+        if self.repeats is not None and self.surely is not None:
+            assert hints.expected is not None
+            assert hints.length is not None
+            more_bt = F.embedding(hints.length, self.repeats[:, None])
+            more_bt = (more_bt + widen(self.surely(read_btd))) * (hints.length > 0)[..., None]
+            expected_bt1 = hints.expected[..., None]
+            logits_btv = logits_btv.scatter_add(-1, expected_bt1, more_bt.to(logits_btv.dtype))
         return logits_btv
 
-    def losses(self, x_nd: Tensor, targets_n: Tensor, prior_nv: Tensor | None = None) -> Tensor:
-        return cross_entropy(widen(self.logits(x_nd, prior_nv)), targets_n)
+    def losses(self, x_nd: Tensor, targets_n: Tensor, hints: Hints | None = None) -> Tensor:
+        return cross_entropy(widen(self.logits(x_nd, hints)), targets_n)
 
 
 class ClusterHead(Head):
@@ -252,7 +283,7 @@ class ClusterHead(Head):
             words_nv = linear(x_ne, table, bias)
         return words_nv, linear(x_ne, self.cluster_weight, self.cluster_bias)
 
-    def logits(self, x_btd: Tensor, prior_btv: Tensor | None = None) -> Tensor:
+    def logits(self, x_btd: Tensor, hints: Hints | None = None) -> Tensor:
         tables, biases = self._tables(), self._biases()
         head_btc = widen(
             torch.cat(self._short_list(x_btd, tables[0], biases[0]), dim=-1)
@@ -264,7 +295,7 @@ class ClusterHead(Head):
             parts.append(tail_btv.log_softmax(-1) + head_btc[..., first + i - 1 : first + i])
         return torch.cat(parts, dim=-1)
 
-    def losses(self, x_nd: Tensor, targets_n: Tensor, prior_nv: Tensor | None = None) -> Tensor:
+    def losses(self, x_nd: Tensor, targets_n: Tensor, hints: Hints | None = None) -> Tensor:
         tables, biases = self._tables(), self._biases()
         short_list = self._short_list(x_nd, tables[0], biases[0])
         words_nv, clusters_nc = (widen(part) for part in short_list)
@@ -340,10 +371,10 @@ def head_cost(config: ModelConfig, shape: Shape) -> Cost:
         cost += project.shared() if config.tie_projections == "all" else project
     words = linear_cost(config.embed_width, config.vocab_size, tokens, bias=False)
     cost += words.shared() if config.tie_weights else words
-    if config.counts:
+    cost += Cost(state_bytes=TOKEN_BYTES * config.sight(config.vocab_size) * shape.batch)
+    for _ in filter(None, (config.counts, config.recall)):
         cost += linear_cost(d, 1, tokens, bias=True)
-        order = config.count_order or largest_order(config.vocab_size)
-        cost += Cost(state_bytes=TOKEN_BYTES * (order - 1) * shape.batch)
+    cost += Cost(LONGEST + 1 if config.recall else 0)
     return cost + Cost(config.vocab_size if config.output_bias else 0)
 
 

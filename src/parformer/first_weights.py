@@ -14,6 +14,7 @@ from torch import nn
 from parformer.blocks.base import Block
 from parformer.blocks.places import sinusoids
 from parformer.config import ModelConfig
+from parformer.embedding import FlatHead
 
 
 @torch.no_grad()
@@ -23,11 +24,13 @@ def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator
     for module in model.modules():
         if isinstance(module, Block):
             drawn |= module.draw(generator)
+        elif isinstance(module, FlatHead):
+            drawn |= module.draw()
     draw = draw_scaled if config.first_weights == "scaled" else draw_as_family
     for name, parameter in model.named_parameters():
         if parameter in drawn:
             continue
-        if name.split(".")[-1] in ("bias", "cluster_bias") or name == "head.trust.weight":
+        if name.split(".")[-1] in ("bias", "cluster_bias"):
             parameter.zero_()
         else:
             draw(name, parameter, config, generator)

@@ -27,7 +27,7 @@ from parformer.blocks.linear import Linear
 from parformer.blocks.stack import Remembered, Stack
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.counts.prior import Prior
+from parformer.counts.prior import Hints, Prior
 from parformer.embedding import IGNORE, Embedding, Head, make_head
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
 from parformer.first_weights import initialise
@@ -54,7 +54,7 @@ class Model(Stack):
         self.encoder = None if config.source is None else Stack(config.source)
         self.make_blocks(config, {})
         self.head = make_head(config, self.embedding.words)
-        self.counts = Prior(config, config.vocab_size) if config.counts else None
+        self.prior = Prior(config, config.vocab_size) if config.counts or config.recall else None
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         self._compiled: Callable[..., Step] | None = None
 
@@ -97,9 +97,9 @@ class Model(Stack):
         fresh = tokens.shape[1]
         window = tokens
         present = all_present(state, tokens, padding)
-        prior, recent = None, None
-        if self.counts is not None:
-            prior, recent = self.counts(tokens, state.recent_bk, part)
+        hints, recent = None, None
+        if self.prior is not None:
+            hints, recent = self.prior(tokens, state.recent_bk, part)
         if self.config.positions == "learned":
             state, tokens, window = self._slide(state, tokens)
         if self._compiled is not None and self.config.positions == "relative":
@@ -113,7 +113,7 @@ class Model(Stack):
         seen = None if present is None else present[:, -keys:]
         context = Context(state.memory, state.position, seen, source, tokens=tokens)
         x_btd, after, pooled, losses_n = step(
-            tokens, state.blocks, context, token_types, counted_n, prior
+            tokens, state.blocks, context, token_types, counted_n, hints
         )
         if tokens.shape[1] > fresh:
             x_btd = x_btd[:, -fresh:]
@@ -131,11 +131,11 @@ class Model(Stack):
         if targets is None:
             logits = None
             if self.head is not None:
-                wanted = slice(-1 if last_only else None, None)
-                own = None if prior is None else prior[:, wanted]
-                logits = self.head.logits(x_btd[:, wanted], own)
+                wanted = (slice(None), slice(-1 if last_only else None, None))
+                own = None if hints is None else hints.at(wanted)
+                logits = self.head.logits(x_btd[wanted], own)
             return Output(x_btd, new, logits=logits, pooled=pooled)
-        loss, losses_bt = self._losses(x_btd, targets, prior)
+        loss, losses_bt = self._losses(x_btd, targets, hints)
         return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled)
 
     def _fitting_step(self, state: State) -> Callable[..., Step]:
@@ -159,7 +159,7 @@ class Model(Stack):
         context: Context,
         token_types: Tensor | None,
         targets_n: Tensor | None,
-        prior_btv: Tensor | None = None,
+        hints: Hints | None = None,
     ) -> Step:
         """The numbers of one step: hidden, what blocks remember, pooled, losses of targets."""
         # nobody but the stack holds on to what goes into it
@@ -172,7 +172,8 @@ class Model(Stack):
         losses_n = None
         if targets_n is not None:
             assert self.head is not None
-            losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n, in_a_row(prior_btv))
+            known = None if hints is None else hints.in_a_row()
+            losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n, known)
         return x_btd, after, pooled, losses_n
 
     def encode(self, source: Tensor, padding: Tensor | None = None) -> Source:
@@ -186,24 +187,24 @@ class Model(Stack):
         return Source(x_bsd, padding)
 
     def _losses(
-        self, x_btd: Tensor, targets_bt: Tensor, prior_btv: Tensor | None
+        self, x_btd: Tensor, targets_bt: Tensor, hints: Hints | None
     ) -> tuple[Tensor, Tensor]:
         assert self.head is not None
-        x_nd, prior_nv = x_btd.flatten(0, 1), in_a_row(prior_btv)
+        x_nd, known = x_btd.flatten(0, 1), None if hints is None else hints.in_a_row()
         flat_n = targets_bt.flatten().long()
         counted_n = flat_n != IGNORE
         if torch.compiler.is_compiling() and self.head.regular:
             # a graph has one shape: all places are computed, and some of them weigh nothing
-            losses_n = self.head.losses(x_nd, flat_n.clamp(min=0), prior_nv) * counted_n
+            losses_n = self.head.losses(x_nd, flat_n.clamp(min=0), known) * counted_n
             return losses_n.sum() / counted_n.sum(), losses_n.view(targets_bt.shape)
         if bool(counted_n.all()):
-            losses_n = self.head.losses(x_nd, flat_n, prior_nv)
+            losses_n = self.head.losses(x_nd, flat_n, known)
             return losses_n.mean(), losses_n.view(targets_bt.shape)
         places_s = counted_n.nonzero()[:, 0]
         if not len(places_s):
             raise InputError(f"every target is {IGNORE}, so no token counts; mask fewer")
-        prior_sv = None if prior_nv is None else prior_nv[places_s]
-        losses_s = self.head.losses(x_nd[places_s], flat_n[places_s], prior_sv)
+        some = None if known is None else known.at(places_s)
+        losses_s = self.head.losses(x_nd[places_s], flat_n[places_s], some)
         losses_n = losses_s.new_zeros(flat_n.shape).index_copy(0, places_s, losses_s)
         return losses_s.mean(), losses_n.view(targets_bt.shape)
 
@@ -272,10 +273,6 @@ class Model(Stack):
         """
         weights = {name: tensor.detach() for name, tensor in named_tensors(self).items()}
         folder.write_model(Path(path), weights, self.config.to_dict(), tokenizer)
-
-
-def in_a_row(tensor_bt: Tensor | None) -> Tensor | None:
-    return None if tensor_bt is None else tensor_bt.flatten(0, 1)
 
 
 def all_present(state: State, tokens: Tensor, padding: Tensor | None) -> Tensor | None:

@@ -276,6 +276,9 @@ class HeadConfig:
     to the logits; 0 for none."""
     count_order: int = 0
     """Tokens of its longest n-grams; 0 means as many as can be counted, 8 at most."""
+    recall: int = 0
+    """Tokens of recent text in which the longest repeat of the last ones is looked for; what
+    followed it then is expected to follow again; 0 for none."""
 
     def check_head(self, *, causal: bool, adaptive: bool) -> None:
         """Refuse a head that the other parts cannot feed."""
@@ -288,15 +291,22 @@ class HeadConfig:
 
     def check_counts(self, vocab_size: int, *, adaptive: bool) -> None:
         """Refuse a table of counts that this head cannot use."""
-        need_at_least("counts", self.counts, 0)
-        if not self.counts:
+        for name in ("counts", "recall"):
+            need_at_least(name, getattr(self, name), 0)
+        if not self.counts and not self.recall:
             return
         if self.head != "lm" or adaptive:
             raise ConfigError(
-                "counts tell the next token of a plain vocabulary: they need head='lm' and no "
-                f"adaptive embedding, got head {self.head!r}"
+                "counts and recall tell the next token of a plain vocabulary: they need head='lm' "
+                f"and no adaptive embedding, got head {self.head!r}"
             )
-        check_table(vocab_size, self.counts, self.count_order)
+        if self.counts:
+            check_table(vocab_size, self.counts, self.count_order)
+
+    def sight(self, vocab_size: int) -> int:
+        """How many tokens before the last one have to be remembered for counts and recall."""
+        order = self.count_order or largest_order(vocab_size)
+        return max(order - 1 if self.counts else 0, self.recall)
 
 
 LONGEST_GRAM = 8

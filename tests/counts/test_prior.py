@@ -12,9 +12,11 @@ from torch import Tensor, nn
 import parformer as pf
 from parformer.counts.look import Readable, log_chances
 from parformer.counts.prior import PARTS
+from parformer.counts.recall import find_repeats, longest_repeat
 from parformer.data.batches import Streams, Windows
 from parformer.errors import ConfigError
 from parformer.model import Model
+from parformer.recipe import Recipe
 from parformer.state import State
 from parformer.train.checkpoint import read_checkpoint, write_checkpoint
 from parformer.train.distributed import Workers
@@ -25,8 +27,8 @@ TOKENS = make_prepared().splits["train"].tokens
 CAUSAL = [family for family in FAMILIES if family != "bert"]
 
 
-def recipe(family: str = "transformer-xl", **changes: object):
-    return make_recipe(family, model__counts=6000, **changes)
+def recipe(family: str = "transformer-xl", **changes: object) -> Recipe:
+    return make_recipe(family, **{"model__counts": 6000, "model__recall": 20, **changes})
 
 
 def session(family: str = "transformer-xl", **changes: object) -> Session:
@@ -37,7 +39,7 @@ def trained(family: str) -> Model:
     training = session(family, model__dropout=0.0)
     for step in range(3):
         training.update(step)
-    assert training.model.counts is not None
+    assert training.model.prior is not None
     return training.model.eval()
 
 
@@ -57,12 +59,17 @@ def test_a_text_in_pieces_gives_what_it_gives_in_one(family: str) -> None:
 
 def test_counts_are_added_as_far_as_they_are_trusted() -> None:
     model = trained("gpt2")
-    assert model.counts is not None
+    assert model.prior is not None
     head = model.head
     tokens = torch.from_numpy(TOKENS[:16].astype(np.int64))[None]
     out = model(tokens)
-    told = log_chances([Readable(model.counts.table)], tokens, 16)
+    told = log_chances([Readable(model.prior.table)], tokens, 16)
     expected = head.out(out.hidden) + (1 + head.trust(out.hidden)) * told  # type: ignore[union-attr, operator]
+    for place in range(16):
+        token, length = longest_repeat(tokens[0, : place + 1].tolist(), 20)
+        if length:
+            surely = head.surely(out.hidden[0, place])  # type: ignore[union-attr, operator]
+            expected[0, place, token] += (head.repeats[length] + surely)[0]  # type: ignore[union-attr, index]
     assert torch.allclose(out.logits, expected, atol=1e-5)
     losses = model(tokens, targets=tokens).losses
     assert torch.allclose(
@@ -76,7 +83,7 @@ def test_the_price_is_what_was_built() -> None:
     price = pf.cost(config, tgt_len=8, mem_len=8, batch=2)
     assert price.parameters == sum(p.numel() for p in model.parameters())
     state = None
-    for _ in range(3):
+    for _ in range(4):
         state = model(torch.zeros(2, 8, dtype=torch.int64), state=state).state
     assert state is not None
     assert (
@@ -86,7 +93,8 @@ def test_the_price_is_what_was_built() -> None:
 
 def test_before_anything_was_counted_all_tokens_are_alike() -> None:
     config = recipe().model
-    with_counts, without = pf.build(config), pf.build(config.replaced(counts=0))
+    config = config.replaced(recall=0)
+    with_counts, without = pf.build(config), pf.build(config.replaced(counts=0, recall=0))
     without.load_state_dict(with_counts.state_dict(), strict=False)
     tokens = torch.arange(6)[None]
     got, expected = with_counts(tokens).logits, without(tokens).logits
@@ -120,13 +128,13 @@ def test_what_is_read_was_left_out_of_what_is_asked() -> None:
     """The text that nobody has but the part itself must not be known to the table beside it."""
     training = session()
     model = training.model
-    assert model.counts is not None
+    assert model.prior is not None
     edge = len(TOKENS) // PARTS
     own = torch.from_numpy(TOKENS[: edge - 8].astype(np.int64))[None]
     zeros = torch.zeros_like(own)
 
     def nats(part: Tensor | None) -> float:
-        told, _ = model.counts(own, None, part)  # type: ignore[misc]
+        told = model.prior(own, None, part)[0].counted  # type: ignore[misc]
         return float(-told[0, :-1].gather(1, own[0, 1:, None]).mean())
 
     assert nats(zeros) > nats(zeros + 1) + 0.02
@@ -184,3 +192,39 @@ def test_counts_that_no_head_can_use_are_refused() -> None:
         pf.preset("pocket", counts=9)
     with pytest.raises(ConfigError, match="2 to 8 tokens"):
         pf.preset("pocket", counts=10_000, count_order=1)
+
+
+@pytest.mark.parametrize("most", [3, 10, 99])
+def test_repeats_are_found_as_by_looking_at_every_place(most: int) -> None:
+    """The longest, and of equally long ones the last; compiled and plain alike."""
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (4, 60)))
+    tokens[3, 10:30] = tokens[3, 30:50]
+    expected, length = find_repeats(tokens, 40, most)
+    for row, line in enumerate(tokens.tolist()):
+        for place in range(40):
+            end = 20 + place
+            best = (0, 0)
+            for start in range(end - 1, -1, -1):
+                if start < end - most:
+                    break
+                same = 0
+                while same < 32 and same <= start and line[start - same] == line[end - same]:
+                    same += 1
+                if same >= 2 and same > best[1]:
+                    best = (line[start + 1], same)
+            assert (int(expected[row, place]), int(length[row, place])) == best
+            assert longest_repeat(line[: end + 1], most) == best
+
+
+def test_recall_alone_expects_what_followed_before() -> None:
+    model = pf.build(recipe(model__counts=0).model)
+    assert model.prior is not None
+    assert model.prior.table is None
+    tokens = torch.tensor([[7, 8, 9, 1, 2, 7, 8, 9]])
+    logits = model(tokens).logits
+    plain = pf.build(recipe(model__counts=0, model__recall=0).model)
+    plain.load_state_dict(model.state_dict(), strict=False)
+    more = logits - plain(tokens).logits
+    assert more[0, -1, 1] > 0.5
+    assert more[0, -1].nonzero().flatten().tolist() == [1]
+    assert not more[0, :6].any()

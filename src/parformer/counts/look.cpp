@@ -1,5 +1,5 @@
 // What does a table of counts say comes next? table.py tells how it lies in its bytes, look.py has
-// the same in numpy.
+// the same in numpy. And what followed the last repeat of a text? recall.py has that in Python.
 
 #include <cmath>
 #include <cstdint>
@@ -98,5 +98,29 @@ extern "C" void look(const int64_t* tables, const int64_t* plans, const int64_t*
     const auto& plan = *reinterpret_cast<const Plan*>(plans[asked]);
     look_at(reinterpret_cast<const uint8_t*>(tables[asked]), plan, tokens + row * read + place,
             place + 1, meaning, out + n * plan.vocab);
+  }
+}
+
+extern "C" void repeats(const int64_t* tokens, int64_t* expected, int64_t* length, int64_t batch,
+                        int64_t read, int64_t time, int64_t most, int64_t shortest,
+                        int64_t longest, int64_t threads) {
+#pragma omp parallel for num_threads(threads) if (batch * time > 256) schedule(static)
+  for (int64_t n = 0; n < batch * time; n++) {
+    const int64_t end = read - time + n % time;
+    const int64_t* text = tokens + n / time * read;
+    int64_t best = shortest - 1;
+    for (int64_t place = end - 1; place >= 0 && place >= end - most; place--) {
+      // a longer repeat has the token that would make it longer
+      if (text[place] != text[end] || place < best || text[place - best] != text[end - best])
+        continue;
+      int64_t same = 0;
+      while (same < longest && same <= place && text[place - same] == text[end - same]) same++;
+      if (same > best) {
+        best = same;
+        expected[n] = text[place + 1];
+        length[n] = same;
+        if (same == longest) break;
+      }
+    }
   }
 }

@@ -8,6 +8,7 @@ elsewhere. Both give the logarithms of probabilities that add up to 1.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Sequence
 from functools import cache
@@ -72,11 +73,11 @@ def log_chances(
     which = None
     if which_bt is not None:
         which = which_bt.detach().cpu().contiguous().to(torch.int64)
-    reader = compiled()
-    if reader is not None:
+    readers = compiled()
+    if readers is not None:
         bases = np.array([t.table.ctypes.data for t in tables], np.int64)
         plans = np.array([t.addresses.ctypes.data for t in tables], np.int64)
-        reader(
+        readers.look(
             *(bases.ctypes.data, plans.ctypes.data, tokens.data_ptr()),
             None if which is None else which.data_ptr(),
             *(CHANCES.ctypes.data, out.data_ptr(), batch, read, time, torch.get_num_threads()),
@@ -89,11 +90,19 @@ def log_chances(
     return out.to(tokens_br.device)
 
 
+class Library:
+    """The compiled functions; tensors are given as their addresses."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.look = extension.typed(library.look, 10)
+        self.repeats = extension.typed(library.repeats, 10)
+
+
 @cache
-def compiled() -> Any:
-    """The compiled reader, or None where it cannot be made."""
+def compiled() -> Library | None:
+    """The compiled readers, or None where they cannot be made."""
     try:
-        return extension.typed(extension.load(SOURCE, seconds=2).look, 10)
+        return Library(extension.load(SOURCE, seconds=2))
     except extension.Unavailable as error:
         log.warning("counts are looked up in numpy, ten times slower: %s", error)
         return None

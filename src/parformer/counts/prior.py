@@ -1,8 +1,9 @@
-"""What does counting say to a model that reads a text?
+"""What is known of the next token before a model has learned anything?
 
-A model with a table of counts learns only what counting does not know. While it learns, the
-table must not know the very text that is read, so each part of it has a table counted on all the
-other parts; afterwards the one of the whole text serves.
+Two things: what a table of the training text's n-grams says, and what followed the last time that
+the text repeated itself. A model that is given both learns only what they do not tell. While it
+learns, the table must not know the very text that is read, so each part of it has a table counted
+on all the other parts; afterwards the one of the whole text serves.
 """
 
 # b batch, t time, k tokens before this step, v vocabulary
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from parformer.counts.count import count, count_without
 from parformer.counts.look import Readable, log_chances
+from parformer.counts.recall import find_repeats
 from parformer.kernels.operator import Operator
 from parformer.parts import HeadConfig, largest_order
 
@@ -36,46 +38,78 @@ class Wanted(TypedDict):
     order: int
 
 
-class Prior(nn.Module):
-    """A table of counts, and those that leave out a part of the text."""
+class Hints(NamedTuple):
+    """What is known of every next token."""
 
-    table: Tensor
+    counted: Tensor | None
+    """Logarithms of chances (batch, time, vocabulary), from a table of counts."""
+    expected: Tensor | None
+    """(batch, time), what followed the longest repeat of the text so far."""
+    length: Tensor | None
+    """(batch, time), tokens of that repeat; 0 where there is none."""
+
+    def at(self, places: Any) -> Hints:
+        """Those of some places."""
+        return Hints(*(None if t is None else t[places] for t in tuple(self)))
+
+    def in_a_row(self) -> Hints:
+        return Hints(*(None if t is None else t.flatten(0, 1) for t in tuple(self)))
+
+
+class Prior(nn.Module):
+    """A table of counts with those that leave out a part of the text, and the recent text."""
+
+    table: Tensor | None
 
     def __init__(self, config: HeadConfig, vocab_size: int) -> None:
         super().__init__()
-        self.vocab_size = vocab_size
+        self.vocab_size, self.recall = vocab_size, config.recall
         self.order = config.count_order or largest_order(vocab_size)
-        self.register_buffer("table", torch.zeros(config.counts, dtype=torch.uint8))
+        self.sight = config.sight(vocab_size)
+        table = torch.zeros(config.counts, dtype=torch.uint8) if config.counts else None
+        self.register_buffer("table", table)
         self.parts: Sequence[Readable] = ()
         self._read: tuple[tuple[int, int], Readable] | None = None
 
     def forward(
         self, tokens_bt: Tensor, recent_bk: Tensor | None, part_bt: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Logarithms of chances (batch, time, vocabulary), and the tokens to remember."""
+    ) -> tuple[Hints, Tensor]:
+        """What is known of the tokens after these, and the tokens to remember."""
         known_br = tokens_bt if recent_bk is None else torch.cat((recent_bk, tokens_bt), dim=1)
-        kept_bk = known_br[:, -(self.order - 1) :].clone()
         time = tokens_bt.shape[1]
-        if part_bt is not None and self.parts:
-            return log_chances(self.parts, known_br, time, part_bt), kept_bk
-        if torch.compiler.is_compiling():
-            return look_up(self.table, known_br, time, self.vocab_size), kept_bk
-        return look_in(self.readable(), known_br, time, self.vocab_size), kept_bk
+        counted, expected, length = None, None, None
+        if self.table is not None:
+            sight = min(known_br.shape[1], time + self.order - 2)
+            counted = self._count(self.table, known_br[:, -sight:], time, part_bt)
+        if self.recall:
+            expected, length = find_repeats(known_br, time, self.recall)
+        return Hints(counted, expected, length), known_br[:, -self.sight :].clone()
 
-    def readable(self) -> Readable:
+    def _count(self, table: Tensor, known_br: Tensor, time: int, part_bt: Tensor | None) -> Tensor:
+        if part_bt is not None and self.parts:
+            return log_chances(self.parts, known_br, time, part_bt)
+        if torch.compiler.is_compiling():
+            looked_up: Tensor = look_up(table, known_br, time, self.vocab_size)
+            return looked_up
+        return look_in(self.readable(table), known_br, time, self.vocab_size)
+
+    def readable(self, table: Tensor) -> Readable:
         """The table, looked at anew where it was changed."""
-        seen = (self.table.data_ptr(), self.table._version)
+        seen = (table.data_ptr(), table._version)
         if self._read is None or self._read[0] != seen:
-            self._read = (seen, Readable(self.table))
+            self._read = (seen, Readable(table))
         return self._read[1]
 
     @property
     def wanted(self) -> Wanted:
         """What a table of its own is to be like."""
-        return {"vocab_size": self.vocab_size, "size": len(self.table), "order": self.order}
+        size = 0 if self.table is None else len(self.table)
+        return {"vocab_size": self.vocab_size, "size": size, "order": self.order}
 
     def learn(self, tokens: NDArray[Any], *, fresh: bool) -> None:
         """Count a text that is to be trained on; the table itself too if it is `fresh`."""
+        if self.table is None:
+            return
         given = (self.vocab_size, len(self.table), self.order)
         whole, self.parts = counted(digest_of(tokens), *given, Text(tokens))
         if fresh:

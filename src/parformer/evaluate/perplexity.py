@@ -205,6 +205,7 @@ def warm_up_steps(model: Model, step: int) -> int:
     if cost(config, tgt_len=1).state_bytes == 0:
         return 0
     memory = config.max_len - step if config.positions in WINDOWED else config.memory
+    memory = max(memory, config.recall)
     # a recurrence remembers something even where attention has no memory
     return math.ceil(max(memory, 1) / step)
 

@@ -39,6 +39,9 @@ LADDER = (
 )
 """Widths, and pairs of attention and feed-forward."""
 
+RECALL = 2048
+"""Tokens of recent text in which repeats are looked for."""
+
 PROBE = 3
 """The rung whose update is timed; the others are reckoned from it."""
 
@@ -63,7 +66,8 @@ def size(fit: Running) -> Baseline:
     tokens, workers = fit.prepared.splits["train"].tokens, Workers()
     recipe = fit_vocabulary(fit.request.recipe(), fit.prepared.tokenizer, lambda _: None)
     counts = fit.progress.need(TextFacts).counts
-    recipe = recipe.replaced({"data.identity": fit.prepared.identity, "model.counts": counts})
+    known = {"model.counts": counts, "model.recall": RECALL if counts else 0}
+    recipe = recipe.replaced({"data.identity": fit.prepared.identity, **known})
     rungs = ladder(recipe.model)
     recipe = replace(recipe, model=rungs[PROBE])
     refuse_misfits(recipe, tokens, workers)

@@ -123,7 +123,7 @@ class Reader:
     def _fill_memory(self, generator: torch.Generator) -> State:
         config, shape = self.model.config, self.shape
         state = self.model.initial_state(shape.batch, shape.memory)
-        left = shape.mem_len
+        left = max(shape.mem_len, config.recall)
         while left:
             piece = min(left, 512)
             tokens = typical_tokens(config, shape.batch, piece, generator)
@@ -149,7 +149,7 @@ def typical_tokens(
     """Random tokens; of an adaptive vocabulary's rare clusters, as many as costs assume."""
     count = batch * time
     first, *rare = config.clusters
-    if config.counts:
+    if config.counts or config.recall:
         start = int(torch.randint(COUNTED - count, (), generator=generator))
         return torch.from_numpy(counted_text(config)[start : start + count]).view(batch, time)
     tokens = torch.randint(first.low, first.high, (count,), generator=generator)
@@ -179,9 +179,9 @@ def stand_in(config: ModelConfig, *, dtype: torch.dtype = torch.float32, seed: i
 
 def with_counts(model: Model) -> Model:
     """The same model with counts of some text, which takes as long to look up as any."""
-    if model.counts is not None:
-        table = count(counted_text(model.config), **model.counts.wanted)
-        model.counts.table.copy_(torch.from_numpy(table))
+    if model.prior is not None and model.prior.table is not None:
+        table = count(counted_text(model.config), **model.prior.wanted)
+        model.prior.table.copy_(torch.from_numpy(table))
     return model
 
 

@@ -76,8 +76,8 @@ class Session:
         self.reading = self.read(self.task.batches(tokens))
         self.model = self.make_model(self.task.shape, start)
         self.model.train()
-        if self.model.counts is not None:
-            self.model.counts.learn(tokens, fresh=start is None)
+        if self.model.prior is not None:
+            self.model.prior.learn(tokens, fresh=start is None)
         for module in self.model.modules():
             if isinstance(module, NGramMemory):
                 module.sparse = self.can_name_rows
