@@ -29,8 +29,8 @@ KINDS = typing.get_args(Tokenizers)
 USUAL, SHORTEST = 600.0, 60.0
 """Seconds where none are given, and below which nothing can be said about any model."""
 
-SIZE = 8_000_000
-"""Bytes of the saved model where no limit of them is given."""
+COUNTS = 6_000_000
+"""Bytes that a table of counts may take where no limit of the model's size is given."""
 
 NO_MORE = "latency=1x"
 """The limit where none is given: no slower than the baseline."""
@@ -174,11 +174,11 @@ class FitRequest:
 
     @property
     def table_room(self) -> int:
-        """Bytes that a table of counts may take: half of what the model may."""
+        """Bytes that a table of counts may take: half of what the model may, if that is said."""
         if not self.counts:
             return 0
-        sizes = [bound.most for bound in self.bounds if bound.metric == "size"]
-        return int(min([SIZE, *sizes]) / 2)
+        sizes = [bound.most / 2 for bound in self.bounds if bound.metric == "size"]
+        return int(min([COUNTS, *sizes]))
 
     @property
     def multiples(self) -> dict[str, float]:
