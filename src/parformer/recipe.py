@@ -99,8 +99,9 @@ class TrainConfig:
     momentum: float = 0.95
     """Muon's memory."""
 
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the rate falls after the warm-up."""
+    schedule: Literal["cosine", "linear", "constant", "trapezoid"] = "cosine"
+    """How the rate falls after the warm-up; a trapezoid stays at the top and falls in the last
+    three tenths, so that a training can be made longer until then."""
     warmup: int = 0
     """Steps over which the rate rises from 0."""
     final_rate: float = 0.0

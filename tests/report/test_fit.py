@@ -500,7 +500,7 @@ def test_without_a_choice_the_baseline_stands_alone() -> None:
 def test_the_model_to_take_home_is_told_apart_from_the_compared_ones() -> None:
     final = values()["final"]
     assert handed_over(sample(final=final | {"retrained": True})) == (
-        "Yours to use: the model in the folder model, trained anew for 1,900 updates; it reaches "
+        "Yours to use: the model in the folder model, trained on to 1,900 updates; it reaches "
         "2.023 bits per byte on validation and 2.007 bits per byte on test text."
     )
     kept = handed_over(sample(final=final | {"steps": 600, "test": None}))

@@ -136,3 +136,27 @@ def test_what_nobody_goes_on_from_needs_no_checkpoints(
     assert not (tmp_path / "rate-1" / "checkpoints").exists()
     assert (tmp_path / "rate-1" / "model").is_dir()
     assert (tmp_path / "a" / "checkpoints").is_dir()
+
+
+def test_a_training_that_is_made_longer_is_the_longer_training(
+    recipe: Recipe, prepared: Prepared, tmp_path: Path
+) -> None:
+    """Until its rate falls, a trapezoid of 12 updates is one of 20."""
+    short = recipe.replaced({"train.schedule": "trapezoid"})
+    long = short.replaced({"train.steps": 20})
+    trainings = Alike(tmp_path, prepared, Watch())
+    trainings.run(short, "a", until=8)
+    trainings.keep("a", "a-on")
+    ended = trainings.run(short, "a")
+    assert trainings.has("a-on")
+    assert trainings.lengthen("a-on", "longer", long)
+    assert trainings.lengthen("a-on", "longer", long)  # is the same the second time
+    longer, whole = trainings.run(long, "longer"), trainings.run(long, "whole")
+    assert ended is not None
+    assert longer is not None
+    assert whole is not None
+    assert (longer.steps, longer.valid, longer.test_loss) == (20, whole.valid, whole.test_loss)
+    assert ended.steps == 12
+    # another rate is another training
+    assert not trainings.lengthen("a-on", "else", long.replaced({"train.learning_rate": 0.5}))
+    assert not trainings.lengthen("nobody", "else", long)

@@ -51,19 +51,30 @@ def test_past_the_end_the_rate_is_final(schedule: Any) -> None:
     assert rate(8, config) > 1e-4
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "trapezoid"])
 @pytest.mark.parametrize("warmup", [4, 5, 40])
 def test_a_warm_up_that_outlasts_the_training_only_rises(warmup: int, schedule: Any) -> None:
     found = rates(steps=4, warmup=warmup, learning_rate=1.0, schedule=schedule)
     assert found == pytest.approx([(step + 1) / warmup for step in range(4)])
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "trapezoid"])
 def test_a_single_update_has_the_full_rate(schedule: Any) -> None:
     assert rates(steps=1, learning_rate=0.3, schedule=schedule) == [0.3]
     assert rates(steps=1, learning_rate=0.3, warmup=1, schedule=schedule) == [0.3]
     config = TrainConfig(steps=1, warmup=1, learning_rate=0.3, final_rate=0.1)
     assert rate(1, config) == pytest.approx(0.1)
+
+
+def test_a_trapezoid_does_not_depend_on_its_length_until_it_falls() -> None:
+    short, long = (
+        rates(steps=steps, warmup=5, learning_rate=1.0, final_rate=0.1, schedule="trapezoid")
+        for steps in (20, 50)
+    )
+    assert short[:14] == long[:14]
+    assert short[5:15] == [1.0] * 10
+    assert short[14:] == pytest.approx([0.1 + 0.9 * left / 6 for left in range(6, 0, -1)])
+    assert long[35:] == pytest.approx([0.1 + 0.9 * left / 15 for left in range(15, 0, -1)])
 
 
 def test_without_warm_up_the_cosine_is_torchs() -> None:

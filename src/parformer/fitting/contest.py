@@ -24,6 +24,7 @@ from parformer.fitting.verdict import segment_means
 from parformer.model import load
 from parformer.train.plateau import MOST_SLOWER, SHORTEST, SLOWER
 from parformer.train.run import MODEL
+from parformer.train.schedule import top_of
 
 BEHIND = 0.04
 """How far behind the best a model is dropped after a third of its training."""
@@ -179,12 +180,23 @@ def first_third(fit: Running, name: str, steps: int, third: int) -> float:
 
 def to_the_end(fit: Running, name: str, steps: int, end: int) -> Contestant:
     """A finalist with all its training, and whether it learned more than pairs of tokens."""
-    trained = fit.train(fit.recipe_of(name, steps, rate_of(fit, name)), name, end=end)
+    recipe = fit.recipe_of(name, steps, rate_of(fit, name))
+    top = top_of(steps)
+    if name in fit.eligible and top < end:
+        paused = fit.train(recipe, name, until=top)
+        if paused is not None and paused.steps == top and not paused.finished:
+            fit.alike.keep(name, going_on(name))
+    trained = fit.train(recipe, name, end=end)
     if trained is None:
         return Contestant(Dropped(end, None, "it diverged"))
     losses = segments(fit, trained.path)
     own = None if trained.steps == end else trained.steps
     return Contestant(None, tuple(losses.tolist()), fit.learned(float(losses.mean())), own)
+
+
+def going_on(name: str) -> str:
+    """The folder of a finalist as it was before its rate fell."""
+    return f"{name}-on"
 
 
 def segments(fit: Running, path: Path) -> NDArray[np.float64]:

@@ -214,14 +214,25 @@ class Running:
         return self.progress.need(Paces).token * self.slowness
 
     def recipe_of(
-        self, name: str, steps: int, rate: float, *, seed: int = 0, looks: int = LOOKS
+        self,
+        name: str,
+        steps: int,
+        rate: float,
+        *,
+        seed: int = 0,
+        looks: int = LOOKS,
+        warmup: int = 0,
     ) -> Recipe:
-        """How one of the models is trained; all alike, but for the rate."""
+        """How one of the models is trained; all alike, but for the rate.
+
+        The rate falls in the end, so that who wins can go on from before that.
+        """
         return replace(self.baseline.recipe, model=self.finalists[name].config).replaced(
             {
                 "train.steps": steps,
                 "train.time": 0.0,
-                "train.warmup": max(1, steps // 10),
+                "train.warmup": warmup or max(1, steps // 10),
+                "train.schedule": "trapezoid",
                 "train.learning_rate": rate,
                 "train.seed": self.request.seed + seed,
                 "train.evaluate_every": max(1, steps // looks),

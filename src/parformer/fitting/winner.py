@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from parformer.fitting.contest import rate_of, segments
+from parformer.fitting.contest import going_on, rate_of, segments
 from parformer.fitting.phases import BASELINE, Contest, Seeds, Winner
 from parformer.fitting.running import EVALUATED, GLANCE, Running
 from parformer.train.run import read_result
+from parformer.train.schedule import top_of
 
 LONGER = 1.3
 """How much longer than in the contest a winner's training must be to be worth while."""
@@ -45,21 +46,26 @@ def seeds(fit: Running) -> Seeds:
 
 
 def winner(fit: Running) -> Winner:
-    """The best once more, from scratch and for longer, if the time allows that."""
+    """The best for longer, from where its rate began to fall, if the time allows that."""
     ended = fit.progress.need(Contest)
     name, steps = ended.best, ended.steps_of(ended.best)
     kept = Winner(name, name, steps, False)
+    copy = going_on(name)
 
     def affordable() -> float:
         if fit.request.steps:
             return 2 * fit.request.steps
         looking = 7 * GLANCE * fit.token_pace() + 1.0
-        return max(0, int((fit.seconds_for("winner") - looking) / fit.pace(name)))
+        more = max(0, int((fit.seconds_for("winner") - looking) / fit.pace(name)))
+        return more + (top_of(steps) if fit.alike.has(copy) else 0)
 
     longer = int(fit.progress.number("winner.steps", affordable))
     if longer < LONGER * steps:
         return kept
-    trained = fit.train(fit.recipe_of(name, longer, rate_of(fit, name)), "winner")
+    warmup = max(1, ended.steps // 10)
+    recipe = fit.recipe_of(name, longer, rate_of(fit, name), warmup=warmup)
+    fit.alike.lengthen(copy, "winner", recipe)
+    trained = fit.train(recipe, "winner")
     before = read_result(fit.alike.root / name)
     if trained is None or before is None or trained.loss >= before.loss_on("valid"):
         return kept  # longer was not better

@@ -135,7 +135,7 @@ def handed_over(found: FitResult) -> str:
     final = found.final
     if final is None:
         return ""
-    how = "trained anew for" if final.retrained else "as trained in the contest, for"
+    how = "trained on to" if final.retrained else "as trained in the contest, for"
     words = f"Yours to use: the model in the folder {final.folder}, {how}"
     words += f" {say.counted(final.steps, 'update')}"
     scores = {"validation": final.loss("valid"), "test": final.loss("test")}

@@ -22,7 +22,15 @@ from parformer.recipe import Recipe
 from parformer.train.loop import train
 from parformer.train.metrics import read_metrics
 from parformer.train.plan import fit_vocabulary
-from parformer.train.run import CHECKPOINTS, METRICS, is_run, make_folder, read_run, start_run
+from parformer.train.run import (
+    CHECKPOINTS,
+    LOCK,
+    METRICS,
+    is_run,
+    make_folder,
+    read_run,
+    start_run,
+)
 from parformer.train.session import Session
 
 Curve = tuple[tuple[int, float], ...]
@@ -125,6 +133,36 @@ class Alike:
                 "started with; restore it, or choose another --run"
             )
         return stored
+
+    def keep(self, name: str, copy: str) -> None:
+        """Keep a training as it is now under another name, to go on from there later."""
+        shutil.rmtree(self.root / copy, ignore_errors=True)
+        shutil.copytree(self.root / name, self.root / copy, ignore=shutil.ignore_patterns(LOCK))
+
+    def has(self, name: str) -> bool:
+        return is_run(self.root / name)
+
+    def lengthen(self, copy: str, name: str, recipe: Recipe) -> bool:
+        """Take a kept training up for more updates; whether there was one that can be.
+
+        Until its rate falls it does not depend on how many there are.
+        """
+        path = self.root / name
+        if is_run(path) and schedule(read_run(path)) == schedule(recipe):
+            return True
+        if not is_run(self.root / copy):
+            return False
+        before = read_run(self.root / copy)
+        same = ("learning_rate", "warmup", "seed", "batch")
+        if any(getattr(before.train, n) != getattr(recipe.train, n) for n in same):
+            return False
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(self.root / copy, path)
+        changed = before.replaced(
+            {"train.steps": recipe.train.steps, "train.evaluate_every": recipe.train.evaluate_every}
+        )
+        start_run(path, changed, self.prepared.tokenizer)
+        return True
 
     def tidy(self, pattern: str) -> None:
         """What nobody goes on from needs no checkpoints: curves, results and models stay."""

@@ -1,6 +1,6 @@
 """How large is the learning rate of each update?
 
-It rises over the warm-up, then falls along a cosine or a line, or stays.
+It rises over the warm-up, then falls along a cosine or a line, or stays, or falls in the end.
 
 >>> config = TrainConfig(steps=6, warmup=2, learning_rate=0.4, schedule="linear")
 >>> [round(rate(step, config), 3) for step in range(6)]
@@ -13,6 +13,9 @@ import math
 
 from parformer.config import ModelConfig
 from parformer.recipe import TrainConfig
+
+DECAY = 0.3
+"""The share of all updates in which a trapezoid falls."""
 
 WIDER, DEEPER = 0.75, 0.0
 """By which powers of its width and its depth a model's best rate falls
@@ -43,9 +46,21 @@ def rate(step: int, config: TrainConfig) -> float:
     if step < config.warmup:
         risen = step if config.first_step_full else step + 1
         return config.learning_rate * risen / config.warmup
+    if config.schedule == "trapezoid":
+        low, high, top = config.final_rate, config.learning_rate, top_of(config.steps)
+        return low + (high - low) * min(1.0, (config.steps - step) / (config.steps - top))
     falling = config.steps - config.warmup
     gone = min((step - config.warmup) / falling, 1.0) if falling > 0 else 1.0
     return config.final_rate + (config.learning_rate - config.final_rate) * left(gone, config)
+
+
+def top_of(steps: int) -> int:
+    """How many updates of a trapezoid come before its rate falls.
+
+    >>> top_of(100), top_of(1)
+    (70, 0)
+    """
+    return steps - max(1, round(DECAY * steps))
 
 
 def left(gone: float, config: TrainConfig) -> float:
@@ -55,5 +70,5 @@ def left(gone: float, config: TrainConfig) -> float:
             return (1 + math.cos(math.pi * gone)) / 2
         case "linear":
             return 1 - gone
-        case "constant":
+        case _:
             return 1.0
