@@ -12,8 +12,12 @@ others that do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,8 +36,12 @@ from parformer.parts import check_table, token_bits
 
 NEVER_SEEN = 1e-7
 """The least frequency of a token."""
-TRIES = 4
+TRIES = 44
+"""Halvings after which the least gain that fits is known."""
+MENDED = 4
 """How often rounded probabilities of a context are put right."""
+WORKERS = 2
+"""Tables that are made at a time; each takes some hundred megabytes for a text of ten."""
 
 Keys = NDArray[np.uint64]
 
@@ -54,8 +62,8 @@ class Estimates:
     """What is known of all n-grams of one length."""
 
     key_g: Keys
-    chance_g: NDArray[np.float64]
-    gain_g: NDArray[np.float64]
+    chance_g: NDArray[np.float32]
+    gain_g: NDArray[np.float32]
     """Nats that would be lost without it, if all others stayed."""
     first_c: NDArray[np.int64]
     """Where the tokens of every context begin."""
@@ -64,25 +72,55 @@ class Estimates:
 def count(tokens: NDArray[Any], *, vocab_size: int, size: int, order: int = 0) -> Bytes:
     """A table of a text's n-grams in exactly `size` bytes; `order` 0 means as long as possible."""
     order = check_table(vocab_size, size, order)
-    return make_table(*grams(tokens, vocab_size, order), vocab_size, order, size)
+    return pack(*estimated(Text(tokens), vocab_size, order), vocab_size, order, size)
 
 
 def count_without(
     tokens: NDArray[Any], *, vocab_size: int, size: int, parts: int, order: int = 0
-) -> Iterator[Bytes]:
+) -> list[Bytes]:
     """Such a table for each of so many equal parts of a text, counted on all the others.
 
     Whoever learns beside a table must not see it know what it could only know from there.
     """
     order = check_table(vocab_size, size, order)
     key_g, count_g = grams(tokens, vocab_size, order)
-    for part in range(parts):
-        start, end = part_edges(len(tokens), parts)[part : part + 2]
+    edges = part_edges(len(tokens), parts)
+
+    def without(part: int) -> Bytes:
+        start, end = edges[part : part + 2]
         own_g, times_g = grams(tokens[max(start - order + 1, 0) : end], vocab_size, order)
         rest_g = count_g.copy()
         rest_g[np.searchsorted(key_g, own_g)] -= times_g
         left_g = rest_g > 0
-        yield make_table(key_g[left_g], rest_g[left_g], vocab_size, order, size)
+        levels = all_levels(key_g[left_g], rest_g[left_g], vocab_size, order)
+        return pack(*estimates(levels, vocab_size), vocab_size, order, size)
+
+    # numpy sorts and computes without Python's lock
+    with ThreadPoolExecutor(min(parts, WORKERS)) as pool:
+        return list(pool.map(without, range(parts)))
+
+
+class Text:
+    """Tokens that are told apart by their digest."""
+
+    def __init__(self, tokens: NDArray[Any]) -> None:
+        self.tokens = tokens
+        self.digest = hashlib.sha256(tokens.tobytes()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Text) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@lru_cache(maxsize=1)
+def estimated(
+    text: Text, vocab_size: int, order: int
+) -> tuple[NDArray[np.float64], list[Estimates]]:
+    """What is known of a text's n-grams; whoever tries several sizes counts once."""
+    levels = all_levels(*grams(text.tokens, vocab_size, order), vocab_size, order)
+    return estimates(levels, vocab_size)
 
 
 def part_edges(length: int, parts: int) -> list[int]:
@@ -108,14 +146,6 @@ def firsts(sorted_n: NDArray[Any]) -> NDArray[np.int64]:
     if not len(sorted_n):
         return np.zeros(0, np.int64)
     return np.flatnonzero(np.concatenate(([True], sorted_n[1:] != sorted_n[:-1])))
-
-
-def make_table(
-    key_g: Keys, count_g: NDArray[np.int64], vocab_size: int, order: int, size: int
-) -> Bytes:
-    levels = all_levels(key_g, count_g, vocab_size, order)
-    frequency_v, known = estimates(levels, vocab_size)
-    return pack(frequency_v, prune(known, vocab_size, order, size), vocab_size, order, size)
 
 
 def all_levels(key_g: Keys, count_g: NDArray[np.int64], vocab_size: int, order: int) -> list[Level]:
@@ -149,7 +179,7 @@ def estimates(
         frequency_v[single.key_g.astype(np.int64)] += share_g
     frequency_v = np.maximum(frequency_v, NEVER_SEEN)
     frequency_v /= frequency_v.sum()
-    shorter_g = frequency_v[single.key_g.astype(np.int64)]
+    shorter_g = frequency_v[single.key_g.astype(np.int64)].astype(np.float32)
     known = []
     for level in levels[1:]:
         first_c = firsts(level.key_g >> bits)
@@ -165,37 +195,38 @@ def estimates(
 
 def gains(
     count_g: NDArray[np.int64],
-    chance_g: NDArray[np.float64],
-    below_g: NDArray[np.float64],
+    chance_g: NDArray[np.float32],
+    below_g: NDArray[np.float32],
     first_c: NDArray[np.int64],
-) -> NDArray[np.float64]:
+) -> NDArray[np.float32]:
     """What would be lost without each n-gram, in nats of the text that was counted."""
     if not len(count_g):
-        return np.zeros(0)
+        return np.zeros(0, np.float32)
     lengths_c = np.diff(first_c, append=len(count_g))
 
-    def together(values_g: NDArray[Any]) -> NDArray[Any]:
-        return np.repeat(np.add.reduceat(values_g, first_c), lengths_c)
+    def together(values_g: NDArray[Any]) -> NDArray[np.float32]:
+        return np.repeat(np.add.reduceat(values_g, first_c).astype(np.float32), lengths_c)
 
     left_g = np.maximum(1 - together(chance_g), NEVER_SEEN)
     room_g = np.maximum(1 - together(below_g), NEVER_SEEN)
     factor_g, then_g = left_g / room_g, (left_g + chance_g) / (room_g + below_g)
     own_g = chance_g * np.log(chance_g / (then_g * below_g))
-    nats_g: NDArray[np.float64] = together(count_g) * (own_g + left_g * np.log(factor_g / then_g))
+    nats_g: NDArray[np.float32] = together(count_g) * (own_g + left_g * np.log(factor_g / then_g))
     return nats_g
 
 
 def discounted(
     count_g: NDArray[np.int64], first_c: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """What an order trusts its own counts with, and what it leaves to the order below."""
     if not len(count_g):
-        return np.zeros(0), np.zeros(0)
-    discount_g = discounts(count_g)[np.minimum(count_g, 3)]
-    total_c = np.add.reduceat(count_g, first_c)
+        return np.zeros(0, np.float32), np.zeros(0, np.float32)
+    discount_g = discounts(count_g)[np.minimum(count_g, 3)].astype(np.float32)
+    total_c = np.add.reduceat(count_g, first_c).astype(np.float32)
     lengths_c = np.diff(first_c, append=len(count_g))
-    share_g = (count_g - discount_g) / np.repeat(total_c, lengths_c)
-    return share_g, np.add.reduceat(discount_g, first_c) / total_c
+    share_g = (count_g.astype(np.float32) - discount_g) / np.repeat(total_c, lengths_c)
+    rest_c: NDArray[np.float32] = np.add.reduceat(discount_g, first_c) / total_c
+    return share_g.astype(np.float32), rest_c
 
 
 def discounts(count_g: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -210,23 +241,22 @@ def discounts(count_g: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def prune(known: Sequence[Estimates], vocab_size: int, order: int, size: int) -> list[Estimates]:
     """The n-grams that are worth most, as many as there is room for."""
-    gains = [np.sort(level.gain_g) for level in known]
+    every = [level.gain_g for level in known]
     best = [
-        np.sort(np.maximum.reduceat(level.gain_g, level.first_c)) if len(level.gain_g) else gain
-        for level, gain in zip(known, gains, strict=True)
+        np.maximum.reduceat(level.gain_g, level.first_c) if len(level.gain_g) else level.gain_g
+        for level in known
     ]
 
     def bytes_from(least: float) -> int:
         contexts, tokens = (
-            tuple(len(a) - int(np.searchsorted(a, least)) for a in arrays)
-            for arrays in (best, gains)
+            tuple(int(np.count_nonzero(gain >= least)) for gain in gains) for gains in (best, every)
         )
         return Layout.of(order=order, vocab_size=vocab_size, contexts=contexts, tokens=tokens).size
 
-    low, high = -np.inf, max((float(gain[-1]) for gain in gains if len(gain)), default=0.0) + 1.0
+    low, high = -math.inf, max((float(gain.max()) for gain in best if len(gain)), default=0.0) + 1
     if bytes_from(low) > size:
-        low = min(float(gain[0]) for gain in gains if len(gain))
-        for _ in range(60):
+        low = min(float(gain.min()) for gain in every if len(gain))
+        for _ in range(TRIES):
             middle = (low + high) / 2
             low, high = (middle, high) if bytes_from(middle) > size else (low, middle)
         low = high
@@ -248,7 +278,8 @@ def pack(
     order: int,
     size: int,
 ) -> Bytes:
-    """The table itself."""
+    """The table itself, with the n-grams that it has room for."""
+    known = prune(known, vocab_size, order, size)
     layout = Layout.of(
         order=order,
         vocab_size=vocab_size,
@@ -291,7 +322,7 @@ def hash_contexts(context_c: Keys, length: int, bits: int) -> Keys:
     return hash_c
 
 
-def rounded(chance_g: NDArray[np.float64], first_c: NDArray[np.int64]) -> Bytes:
+def rounded(chance_g: NDArray[np.float32], first_c: NDArray[np.int64]) -> Bytes:
     """Probabilities as numbers of seven bits, such that their sum in each context stays right.
 
     What a context leaves to the shorter one is one less that sum, often a small number.
@@ -304,7 +335,7 @@ def rounded(chance_g: NDArray[np.float64], first_c: NDArray[np.int64]) -> Bytes:
     number_g = np.clip(np.rint((logit_g - LOGITS[0]) / step), 0, most).astype(np.int64)
     lengths_c = np.diff(first_c, append=len(chance_g))
     table = CHANCES.astype(float)
-    for _ in range(TRIES):
+    for _ in range(MENDED):
         surplus_c = np.add.reduceat(table[number_g] - chance_g, first_c)
         surplus_g = np.repeat(surplus_c, lengths_c)
         moved_g = np.clip(number_g - np.sign(surplus_g).astype(np.int64), 0, most)

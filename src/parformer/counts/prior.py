@@ -10,7 +10,6 @@ on all the other parts; afterwards the one of the whole text serves.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypedDict
@@ -20,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from parformer.counts.count import count, count_without
+from parformer.counts.count import Text, count, count_without
 from parformer.counts.look import Readable, log_chances
 from parformer.counts.recall import find_repeats
 from parformer.kernels.operator import Operator
@@ -111,32 +110,15 @@ class Prior(nn.Module):
         if self.table is None:
             return
         given = (self.vocab_size, len(self.table), self.order)
-        whole, self.parts = counted(digest_of(tokens), *given, Text(tokens))
+        whole, self.parts = counted(Text(tokens), *given)
         if fresh:
             with torch.no_grad():
                 self.table.copy_(torch.from_numpy(whole.table))
 
 
-class Text:
-    """Tokens that are told apart by something else."""
-
-    def __init__(self, tokens: NDArray[Any]) -> None:
-        self.tokens = tokens
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Text)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-def digest_of(tokens: NDArray[Any]) -> str:
-    return hashlib.sha256(tokens.tobytes()).hexdigest()
-
-
 @lru_cache(maxsize=2)
 def counted(
-    digest: str, vocab_size: int, size: int, order: int, text: Text
+    text: Text, vocab_size: int, size: int, order: int
 ) -> tuple[Readable, tuple[Readable, ...]]:
     """The table of a text, and one for each part without it."""
     wanted = Wanted(vocab_size=vocab_size, size=size, order=order)
