@@ -225,8 +225,8 @@ def discounted(
     total_c = np.add.reduceat(count_g, first_c).astype(np.float32)
     lengths_c = np.diff(first_c, append=len(count_g))
     share_g = (count_g.astype(np.float32) - discount_g) / np.repeat(total_c, lengths_c)
-    rest_c: NDArray[np.float32] = np.add.reduceat(discount_g, first_c) / total_c
-    return share_g.astype(np.float32), rest_c
+    rest_c = np.add.reduceat(discount_g, first_c) / total_c
+    return share_g.astype(np.float32), rest_c.astype(np.float32)
 
 
 def discounts(count_g: NDArray[np.int64]) -> NDArray[np.float64]:
