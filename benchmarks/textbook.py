@@ -16,7 +16,7 @@ from torch import Tensor
 
 from parformer.blocks.attention import SelfAttention
 from parformer.blocks.feed_forward import FeedForward
-from parformer.embedding import ClusterHead
+from parformer.head import ClusterHead
 from parformer.model import Model
 
 

@@ -15,15 +15,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from parformer.config import ModelConfig
-from parformer.embedding import (
-    IGNORE,
-    ClusterHead,
-    ClusterTables,
-    FlatHead,
-    SingleTable,
-    check_tokens,
-)
+from parformer.embedding import IGNORE, ClusterTables, SingleTable, check_tokens
 from parformer.errors import InputError
+from parformer.head import ClusterHead, FlatHead
 from parformer.model import Model, build
 from tests.conftest import lively, noise, small_config
 

@@ -29,7 +29,7 @@ LEVELS = (
     ("naming",),
     ("kernels",),
     ("counts",),
-    ("blocks", "embedding"),
+    ("blocks", "embedding", "head"),
     ("state", "first_weights", "weights"),
     ("costs", "inputs", "model", "convert"),
     ("data", "measure"),

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from parformer.blocks.base import BYTES, Cost, Shape
 from parformer.blocks.stack import stack_costs, stack_parameters
 from parformer.config import ModelConfig
-from parformer.embedding import embedding_cost, head_cost
+from parformer.embedding import embedding_cost
 from parformer.errors import ConfigError
+from parformer.head import head_cost
 from parformer.store.files import Json
 
 

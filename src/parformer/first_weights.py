@@ -14,7 +14,7 @@ from torch import nn
 from parformer.blocks.base import Block
 from parformer.blocks.places import sinusoids
 from parformer.config import ModelConfig
-from parformer.embedding import FlatHead
+from parformer.head import FlatHead
 
 
 @torch.no_grad()

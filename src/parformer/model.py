@@ -28,9 +28,10 @@ from parformer.blocks.stack import Remembered, Stack
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.counts.prior import Hints, Prior
-from parformer.embedding import IGNORE, Embedding, Head, make_head
+from parformer.embedding import IGNORE, Embedding
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
 from parformer.first_weights import initialise
+from parformer.head import Head, make_head
 from parformer.inputs import check_inputs, check_state
 from parformer.state import Output, State
 from parformer.store import folder
@@ -119,24 +120,36 @@ class Model(Stack):
             x_btd = x_btd[:, -fresh:]
         new = None
         if self.config.causal:
-            keep = window if self.config.positions == "learned" else None
-            if present is not None:
-                present = present[:, -state.memory :] if state.memory else None
-            position = state.position + tokens.shape[1]
-            extras = (keep, present, recent)
-            new = State(state.batch, self.config, state.memory, position, after, *extras)
-        if losses_n is not None and targets is not None:
-            losses_bt = losses_n.view(targets.shape)
-            return Output(x_btd, new, loss=losses_n.mean(), losses=losses_bt, pooled=pooled)
+            new = self._after(state, tokens.shape[1], after, (window, present, recent))
         if targets is None:
-            logits = None
-            if self.head is not None:
-                wanted = (slice(None), slice(-1 if last_only else None, None))
-                own = None if hints is None else hints.at(wanted)
-                logits = self.head.logits(x_btd[wanted], own)
+            logits = self._logits(x_btd, hints, last_only=last_only)
             return Output(x_btd, new, logits=logits, pooled=pooled)
-        loss, losses_bt = self._losses(x_btd, targets, hints)
+        if losses_n is not None:
+            loss, losses_bt = losses_n.mean(), losses_n.view(targets.shape)
+        else:
+            loss, losses_bt = self._losses(x_btd, targets, hints)
         return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled)
+
+    def _after(
+        self,
+        state: State,
+        time: int,
+        blocks: Remembered,
+        more: tuple[Tensor, Tensor | None, Tensor | None],
+    ) -> State:
+        """What is remembered after a step: blocks, the window, present places, recent tokens."""
+        window, present, recent = more
+        keep = window if self.config.positions == "learned" else None
+        if present is not None:
+            present = present[:, -state.memory :] if state.memory else None
+        extras, position = (keep, present, recent), state.position + time
+        return State(state.batch, self.config, state.memory, position, blocks, *extras)
+
+    def _logits(self, x_btd: Tensor, hints: Hints | None, *, last_only: bool) -> Tensor | None:
+        if self.head is None:
+            return None
+        wanted = (slice(None), slice(-1 if last_only else None, None))
+        return self.head.logits(x_btd[wanted], None if hints is None else hints.at(wanted))
 
     def _fitting_step(self, state: State) -> Callable[..., Step]:
         """The compiled step where its one shape is at hand, else the plain one."""

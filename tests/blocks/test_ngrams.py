@@ -14,7 +14,8 @@ from parformer.blocks.ngrams import NGramMemory
 from parformer.errors import ConfigError, InputError
 from parformer.model import Model
 from parformer.recipe import TrainConfig
-from parformer.train.optimizers import RowAdam, clip_gradients, make_optimizer
+from parformer.train.optimizers import clip_gradients, make_optimizer
+from parformer.train.rules import RowAdam
 from tests.conftest import lively, small_config
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]])

@@ -20,15 +20,14 @@ from parformer.errors import FolderError
 from parformer.model import build
 from parformer.recipe import TrainConfig
 from parformer.train.optimizers import (
-    Muon,
     clip_gradients,
     group_parameters,
     load_state_tensors,
     make_optimizer,
-    orthogonal,
     set_learning_rate,
     state_tensors,
 )
+from parformer.train.rules import Muon, orthogonal
 from tests.conftest import small_config
 
 OPTIMIZERS = ("adam", "adamw", "radam", "lamb", "nvlamb", "muon")

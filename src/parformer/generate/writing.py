@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from parformer.embedding import check_tokens, widen
+from parformer.embedding import check_tokens
 from parformer.errors import ConfigError, InputError
 from parformer.evaluate.perplexity import at_rest
 from parformer.fields import need_at_least
+from parformer.head import widen
 from parformer.model import Model
 
 if TYPE_CHECKING:

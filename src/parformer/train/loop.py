@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def train(
     """Train by a recipe that leaves nothing open, in a run folder, from where it stopped.
 
     With `until` it stops after that step, to go on another time; the schedule does not change.
-    Other kinds of sessions, with journals of their own, train other things than a model.
+    Other kinds of sessions, with journals of their own, train other things than models.
     """
     workers, watch, config = workers or Workers(), watch or Watch(), recipe.train
     done = read_finished(path, watch.notice)
@@ -88,20 +88,16 @@ def train(
         before = None if start is None else Standing.from_dict(start.progress, "the checkpoint")
         if before is not None:
             refuse_other_vocabulary(before, prepared, path)
-        train_tokens = prepared.splits["train"].tokens
-        session = make_session(recipe, train_tokens, workers=workers, start=start)
+        tokens = prepared.splits["train"].tokens
+        session = make_session(recipe, tokens, workers=workers, start=start)
         first = 0 if start is None else start.step
-        metrics, tally = None, Tally()
+        tally, length = Tally(), 0
         if before is not None:
             compare_machines(before.machine, workers, watch)
-            tally = Tally(*before.tally)
+            tally, length = Tally(*before.tally), before.metrics_bytes
+        metrics = None
         if workers.first:
-            length = 0 if before is None else before.metrics_bytes
-            board = path / "tensorboard"
-            metrics = Metrics(
-                path / METRICS, length, tensorboard=board, step=first, notice=watch.notice
-            )
-            stack.callback(metrics.close)
+            metrics = stack.enter_context(closing(open_metrics(path, length, first, watch)))
         stop = stack.enter_context(stop_signals())
         journal = (make_journal or Journal)(session, prepared, path, metrics, tally, watch)
         watch.start(first, config.steps)
@@ -128,6 +124,11 @@ def train(
             if stopping and not settled:
                 return Outcome(ended, False, interrupted=bool(stop))
         return Outcome(ended, True, journal.finish(ended))
+
+
+def open_metrics(path: Path, length: int, step: int, watch: Watch) -> Metrics:
+    board = path / "tensorboard"
+    return Metrics(path / METRICS, length, tensorboard=board, step=step, notice=watch.notice)
 
 
 def find_start(path: Path, keep: int, workers: Workers, watch: Watch) -> Checkpoint | None:

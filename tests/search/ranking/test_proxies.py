@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from parformer.blocks.base import Shape
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
-from parformer.embedding import IGNORE, FlatHead, token_shares
+from parformer.embedding import IGNORE, token_shares
 from parformer.errors import ConfigError
 from parformer.evaluate.perplexity import evaluate
+from parformer.head import FlatHead
 from parformer.kernels import native
 from parformer.model import Model, build, build_from
 from parformer.pattern import Pattern

@@ -43,12 +43,8 @@ from parformer.store.files import Json
 from parformer.tasks.base import train_length
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
-from parformer.train.optimizers import (
-    MOMENTS,
-    load_state_tensors,
-    make_adam,
-    state_tensors,
-)
+from parformer.train.optimizers import load_state_tensors, make_adam, state_tensors
+from parformer.train.rules import MOMENTS
 from parformer.train.session import Session
 
 PLACES = 64

@@ -23,8 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parformer.blocks.feed_forward import FeedForward
 from parformer.blocks.sru import Recurrent
-from parformer.embedding import ClusterHead, FlatHead, Head
 from parformer.errors import ConfigError
+from parformer.head import ClusterHead, FlatHead, Head
 from parformer.kernels import native
 from parformer.model import Model
 
