@@ -1,4 +1,4 @@
-"""What does a fit reach in so many minutes, beside counting and beside one model given all the time?
+"""What does a fit reach in so many minutes, beside counting, and beside one model by itself?
 
     python benchmarks/fit.py TEXT … --folder FOLDER [--minutes 6] [--seeds 1] [--alone]
 
@@ -46,7 +46,7 @@ def row(text: str, found: FitResult, single: float | None) -> list[str]:
     final, known = found.final, found.references["test"]
     assert final is not None
     loss = final.loss("test")
-    name, counted = known.best
+    counted = known.best[1]
     regret = ""
     if single is not None:
         regret = f"{(loss or math.nan) / single - 1:+.1%}"
