@@ -123,7 +123,7 @@ def test_measure_compares_small_models(capsys: pytest.CaptureFixture[str]) -> No
         (["cost", "zork"], "'z' at column 1", "known blocks"),
         (["cost", "par-base", "--pattern", "sq"], "'q' at column 2", "known blocks"),
         (["cost", "par-base", "--pattern", "s[haeds=2]f"], "haeds", "known options"),
-        (["cost", "par-base", "--pattern", "(l)x3"], "'l'", "blocks built: a c f i r s"),
+        (["cost", "par-base", "--pattern", "(l)x3"], "'l'", "blocks built: a c f i n r s"),
         (["cost", "par-base", "--set", "d_modl=3"], "d_modl", "d_model"),
         (["cost", "par-base", "--set", "d_model"], "d_model", "field=value"),
         (["cost", "par-base", "--set", "d_model=wide"], "wide", "whole number"),

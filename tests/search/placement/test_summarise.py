@@ -381,4 +381,4 @@ def test_a_seed_whose_metrics_are_gone_is_named(tmp_path: Path) -> None:
         if text is not None:
             (tmp_path / "metrics.jsonl").write_text(text)
         with pytest.raises(FolderError, match=r"metrics.jsonl' tells nothing of the search"):
-            SeedRun.read(tmp_path, {})
+            SeedRun.read(tmp_path)
