@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor
 
 from parformer.blocks import BLOCKS
-from parformer.blocks.base import Block
+from parformer.blocks.base import Block, Context
 from parformer.errors import FolderError
 from parformer.model import Model
-from tests.conftest import context_of, noise, small_model
+from tests.conftest import context_of, noise, small_model, tokens_of
 
 FAMILIES = ("transformer-xl", "gpt2", "llama", "bert")
 PAIRS = [
@@ -23,6 +25,11 @@ PAIRS = [
     if family != "bert" or (letter != "c" and not kind.state_needs_run)  # it sees both sides
 ]
 MEMORY = 7
+
+
+def context_for(model: Model, x_btd: Tensor, memory: int, position: int = 0) -> Context:
+    context = context_of(model, len(x_btd), memory, position)
+    return replace(context, tokens=tokens_of(x_btd))
 
 
 def first_block(letter: str, family: str) -> tuple[Model, Block]:
@@ -46,7 +53,8 @@ def test_a_memory_is_taken_apart_and_put_together(
 ) -> None:
     model, block = first_block(letter, family)
     training.append(model.train())
-    _, state = block(noise(2, 5, 12), None, context_of(model, 2, MEMORY))
+    first_btd = noise(2, 5, 12)
+    _, state = block(first_btd, None, context_for(model, first_btd, MEMORY))
     if block.training_state is None:
         assert state is None
         with pytest.raises(FolderError, match=f"remembers something for a block '{letter}'"):
@@ -57,7 +65,8 @@ def test_a_memory_is_taken_apart_and_put_together(
     again = block.recall({name: tensor.clone() for name, tensor in parts.items()})
     assert type(again) is type(state)
     assert (again.batch, again.length, again.bytes) == (state.batch, state.length, state.bytes)
-    x_btd, context = noise(2, 3, 12, seed=1), context_of(model, 2, MEMORY, 5)
+    x_btd = noise(2, 3, 12, seed=1)
+    context = context_for(model, x_btd, MEMORY, 5)
     assert torch.equal(block(x_btd, again, context)[0], block(x_btd, state, context)[0])
     assert not torch.equal(block(x_btd, again, context)[0], block(x_btd, None, context)[0])
 
@@ -77,7 +86,7 @@ def test_what_need_not_run_remembers_the_same(
     position = 0
     for seed, time in enumerate((2, 5, 9, 1)):
         x_btd = noise(2, time, 12, seed=seed).requires_grad_()
-        context = context_of(model, 2, memory, position)
+        context = context_for(model, x_btd, memory, position)
         _, ran = block(x_btd, ran, context)
         kept = block.remember(x_btd, kept, context)
         assert (ran is None) == (kept is None)

@@ -90,7 +90,7 @@ class NGramMemory(Block):
 
     def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         super().__init__(config)
-        self.sizes = sizes_of(config, spec.options)
+        self.sizes, self.causal = sizes_of(config, spec.options), config.causal
         shape, orders = (self.sizes.rows, self.sizes.width), self.sizes.orders
         self.rows = nn.ParameterList([nn.Parameter(torch.empty(shape)) for _ in orders])
         self.gate_scale = nn.Parameter(torch.empty(len(orders)))
@@ -130,7 +130,9 @@ class NGramMemory(Block):
     ) -> BlockState | None:
         return self.kept(self.known(state, context))
 
-    def kept(self, known_br: Tensor) -> Recent:
+    def kept(self, known_br: Tensor) -> Recent | None:
+        if not self.causal:
+            return None  # who sees both sides has no step to come
         return Recent(known_br[:, known_br.shape[1] - (self.sizes.last - 1) :].clone())
 
     def known(self, state: BlockState | None, context: Context) -> Tensor:
