@@ -11,6 +11,10 @@ from parformer.events import Listener, Watch, nobody
 from parformer.records import Record
 from parformer.verbs import requested
 
+ONE_THREAD = 20_000_000
+"""FLOPs of a step below which one thread writes as fast as two, and beside other work much faster
+(`python benchmarks/busy.py`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateRequest:
@@ -60,8 +64,9 @@ def generate(
 ) -> tuple[Written, ...]:
     """Let a trained model write on; `watch` hears of every piece as soon as it is certain."""
     asked = requested(GenerateRequest, request, given)
+    from parformer.costs import cost
     from parformer.generate.writing import Sampling, generate_text
-    from parformer.measure.device import find_device
+    from parformer.measure.device import find_device, pinned_threads
     from parformer.model import load
     from parformer.train.run import open_run
 
@@ -76,14 +81,17 @@ def generate(
         repetition_penalty=asked.repetition_penalty,
     )
     opened = open_run(Path(asked.model))
-    texts = generate_text(
-        load(opened.folder, device=find_device(asked.device)),
-        opened.need_tokenizer(),
-        asked.prompts,
-        asked.tokens,
-        sampling=sampling,
-        seed=asked.seed,
-        stop=asked.stop,
-        on_text=Watch(watch).wrote,
-    )
+    model = load(opened.folder, device=find_device(asked.device))
+    small = cost(model.config, tgt_len=1).flops_cached * len(asked.prompts) < ONE_THREAD
+    with pinned_threads(1 if small else None):
+        texts = generate_text(
+            model,
+            opened.need_tokenizer(),
+            asked.prompts,
+            asked.tokens,
+            sampling=sampling,
+            seed=asked.seed,
+            stop=asked.stop,
+            on_text=Watch(watch).wrote,
+        )
     return tuple(map(Written, asked.prompts, texts))
