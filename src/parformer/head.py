@@ -16,7 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.blocks.base import Cost, Shape, linear_cost, make_norm, norm_parameters
+from parformer.blocks.base import (
+    TOKEN_BYTES,
+    Cost,
+    Shape,
+    linear_cost,
+    make_norm,
+    norm_parameters,
+)
 from parformer.blocks.linear import ACTIVATIONS, Linear
 from parformer.config import ModelConfig
 from parformer.counts.prior import Hints
@@ -25,9 +32,6 @@ from parformer.embedding import WordEmbedding, has_cluster_tables, token_shares
 from parformer.kernels.entropy import cross_entropy
 from parformer.kernels.half import linear
 from parformer.kernels.packed import Packed, pack
-
-TOKEN_BYTES = 8
-"""Bytes of a token that is remembered."""
 
 
 class Head(nn.Module):

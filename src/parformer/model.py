@@ -346,6 +346,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any
     if changes:
         model = _outline(config.replaced(**changes))
     fill(model, weights, f"the weights in {str(path)!r}", FolderError, device)
+    if model.prior is not None and model.prior.table is not None:
+        model.prior.readable(model.prior.table)  # damage is found here, not in the first step
     return model.eval()
 
 

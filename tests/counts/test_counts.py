@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parformer.counts import Layout, count, count_without
-from parformer.counts.count import all_levels, estimates, grams, rounded
+from parformer.counts.count import all_levels, as_much_as_fits, estimates, grams, rounded
 from parformer.counts.look import Readable, compiled, log_chances, look_plainly
 from parformer.counts.table import CHANCES
 from parformer.errors import ConfigError, FolderError
@@ -132,9 +132,8 @@ def test_more_bytes_know_more():
 
 
 def test_a_part_is_left_out_of_what_was_counted():
-    parts, order = 3, 3
-    edges = [len(TEXT) * p // parts for p in range(parts + 1)]
-    tables = list(count_without(TEXT, vocab_size=256, size=50_000, parts=parts, order=order))
+    order, edges = 3, [0, 4000, 4100, len(TEXT)]
+    tables = count_without(TEXT, edges, vocab_size=256, size=50_000, order=order)
     for part, table in enumerate(tables):
         others = [i for i in range(len(TEXT)) if not edges[part] <= i < edges[part + 1]]
         naive = naive_chances(naive_counts(TEXT, order, others), order, 256)[order]
@@ -187,3 +186,14 @@ def test_an_empty_text_knows_nothing():
     readable = Readable(count(TEXT[:0], vocab_size=256, size=9000))
     told = log_chances([readable], torch.zeros(1, 3, dtype=torch.int64), 3)
     assert torch.allclose(told, torch.full_like(told, -math.log(256)), atol=1e-4)
+
+
+def test_of_a_long_text_the_beginning_of_every_part_is_counted():
+    text, edges = as_much_as_fits(TEXT, parts=4, most=1000)
+    assert edges == [0, 250, 500, 750, 1000]
+    starts = [len(TEXT) * part // 4 for part in range(4)]
+    pieces = [TEXT[start : start + 250] for start in starts]
+    np.testing.assert_array_equal(text, np.concatenate(pieces))
+    whole, parts = as_much_as_fits(TEXT, parts=4)
+    assert whole is TEXT
+    assert parts == [*starts, len(TEXT)]

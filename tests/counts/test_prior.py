@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import parformer as pf
+from parformer.counts import count
 from parformer.counts.look import Readable, log_chances
 from parformer.counts.prior import PARTS
 from parformer.counts.recall import find_repeats, longest_repeat
 from parformer.data.batches import Streams, Windows
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, FolderError
 from parformer.model import Model
 from parformer.recipe import Recipe
 from parformer.state import State
@@ -228,3 +229,25 @@ def test_recall_alone_expects_what_followed_before() -> None:
     assert more[0, -1, 1] > 0.5
     assert more[0, -1].nonzero().flatten().tolist() == [1]
     assert not more[0, :6].any()
+
+
+def test_a_table_of_another_model_is_refused_when_a_model_is_loaded(tmp_path: Path) -> None:
+    model = trained("gpt2")
+    assert model.prior is not None
+    other = count(TOKENS[:500] % 100, vocab_size=100, size=6000)
+    with torch.no_grad():
+        model.prior.table.copy_(torch.from_numpy(other))  # type: ignore[union-attr]
+    model.save(tmp_path / "m")
+    with pytest.raises(FolderError, match="is for 100 tokens, the model for 256"):
+        pf.load(tmp_path / "m")
+    with torch.no_grad():
+        model.prior.table.copy_(torch.from_numpy(other)[torch.arange(6000) // 2])  # type: ignore[union-attr]
+    model.save(tmp_path / "n")
+    with pytest.raises(FolderError, match="no table of counts"):
+        pf.load(tmp_path / "n")
+
+
+def test_a_model_that_is_made_in_inference_mode_counts_too() -> None:
+    with torch.inference_mode():
+        model = pf.build(recipe().model)
+        assert model(torch.arange(4)[None]).logits is not None

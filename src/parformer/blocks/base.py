@@ -35,6 +35,10 @@ BYTES = 4
 """Bytes of one remembered number: costs are quoted in fp32."""
 
 
+TOKEN_BYTES = 8
+"""Bytes of a remembered token."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The step that is priced: new tokens, and remembered ones before them."""

@@ -19,7 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.blocks.base import Block, Context, Cost, Options, Shape, block, norm_parameters
+from parformer.blocks.base import (
+    TOKEN_BYTES,
+    Block,
+    Context,
+    Cost,
+    Options,
+    Shape,
+    block,
+    norm_parameters,
+)
 from parformer.blocks.state import BlockState
 from parformer.errors import ConfigError, InputError
 from parformer.parts import StackConfig
@@ -27,7 +36,6 @@ from parformer.pattern import BlockSpec
 
 ROWS = 16_384
 TO = 4
-TOKEN_BYTES = 8
 NOTHING = -1
 """Stands before a text and in places that hold no token."""
 MIXERS = (-7046029254386353131, -4658895280553007687)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from parformer.counts.table import (
 )
 from parformer.parts import check_table, token_bits
 
+MOST = 20_000_000
+"""Tokens of a text that are counted; more would take gigabytes."""
 NEVER_SEEN = 1e-7
 """The least frequency of a token."""
 TRIES = 44
@@ -76,15 +79,14 @@ def count(tokens: NDArray[Any], *, vocab_size: int, size: int, order: int = 0) -
 
 
 def count_without(
-    tokens: NDArray[Any], *, vocab_size: int, size: int, parts: int, order: int = 0
+    tokens: NDArray[Any], edges: Sequence[int], *, vocab_size: int, size: int, order: int = 0
 ) -> list[Bytes]:
-    """Such a table for each of so many equal parts of a text, counted on all the others.
+    """Such a table for each part of a text between two edges, counted on all the others.
 
     Whoever learns beside a table must not see it know what it could only know from there.
     """
     order = check_table(vocab_size, size, order)
     key_g, count_g = grams(tokens, vocab_size, order)
-    edges = part_edges(len(tokens), parts)
 
     def without(part: int) -> Bytes:
         start, end = edges[part : part + 2]
@@ -96,8 +98,8 @@ def count_without(
         return pack(*estimates(levels, vocab_size), vocab_size, order, size)
 
     # numpy sorts and computes without Python's lock
-    with ThreadPoolExecutor(min(parts, WORKERS)) as pool:
-        return list(pool.map(without, range(parts)))
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return list(pool.map(without, range(len(edges) - 1)))
 
 
 class Text:
@@ -126,6 +128,23 @@ def estimated(
 def part_edges(length: int, parts: int) -> list[int]:
     """Where equal parts of a text begin, and where the last one ends; nothing for no parts."""
     return [length * part // parts for part in range(parts + 1)] if parts else []
+
+
+def as_much_as_fits(
+    tokens: NDArray[Any], parts: int, most: int = MOST
+) -> tuple[NDArray[Any], list[int]]:
+    """A text and the edges of its parts; of a longer one the beginning of every part.
+
+    >>> text, edges = as_much_as_fits(np.arange(100), parts=2, most=6)
+    >>> text.tolist(), edges
+    ([0, 1, 2, 50, 51, 52], [0, 3, 6])
+    """
+    edges = part_edges(len(tokens), parts)
+    if len(tokens) <= most:
+        return tokens, edges
+    each = most // parts
+    kept = [tokens[start : min(start + each, end)] for start, end in pairwise(edges)]
+    return np.concatenate(kept), part_edges(sum(map(len, kept)), parts)
 
 
 def grams(tokens: NDArray[Any], vocab_size: int, order: int) -> tuple[Keys, NDArray[np.int64]]:

@@ -19,9 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from parformer.counts.count import Text, count, count_without
+from parformer.counts.count import Text, as_much_as_fits, count, count_without, estimated
 from parformer.counts.look import Readable, log_chances
 from parformer.counts.recall import find_repeats
+from parformer.errors import FolderError
 from parformer.kernels.operator import Operator
 from parformer.parts import HeadConfig, largest_order
 
@@ -93,10 +94,16 @@ class Prior(nn.Module):
         return look_in(self.readable(table), known_br, time, self.vocab_size)
 
     def readable(self, table: Tensor) -> Readable:
-        """The table, looked at anew where it was changed."""
-        seen = (table.data_ptr(), table._version)
+        """The table, looked at anew where it was changed; one of another vocabulary is refused."""
+        seen = (table.data_ptr(), 0 if table.is_inference() else table._version)
         if self._read is None or self._read[0] != seen:
-            self._read = (seen, Readable(table))
+            found = Readable(table)
+            if found.layout is not None and found.layout.vocab_size != self.vocab_size:
+                raise FolderError(
+                    f"a table of counts is for {found.layout.vocab_size:,} tokens, the model for "
+                    f"{self.vocab_size:,}; it belongs to another model"
+                )
+            self._read = (seen, found)
         return self._read[1]
 
     @property
@@ -122,8 +129,10 @@ def counted(
 ) -> tuple[Readable, tuple[Readable, ...]]:
     """The table of a text, and one for each part without it."""
     wanted = Wanted(vocab_size=vocab_size, size=size, order=order)
-    parts = count_without(text.tokens, **wanted, parts=PARTS)
-    return Readable(count(text.tokens, **wanted)), tuple(map(Readable, parts))
+    tokens, edges = as_much_as_fits(text.tokens, PARTS)
+    whole, parts = count(tokens, **wanted), count_without(tokens, edges, **wanted)
+    estimated.cache_clear()  # hundreds of megabytes, of which the tables are all that is needed
+    return Readable(whole), tuple(map(Readable, parts))
 
 
 def look_in(table: Readable, tokens_br: Tensor, time: int, vocab_size: int) -> Tensor:

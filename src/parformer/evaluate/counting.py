@@ -30,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 from parformer.counts import count, log_chances
+from parformer.counts.count import MOST
 from parformer.counts.look import Readable
 from parformer.data.batches import Tokens
 from parformer.data.characters import Bytes, UsedBytes
@@ -45,8 +46,6 @@ from parformer.store.files import cache_folder
 FORMAT = "parformer-references-1"
 ORDERS = 8
 """An 8-gram predicts a token from the seven before it."""
-MOST = 20_000_000
-"""Of a longer train only its first so many tokens are counted."""
 BLOCK = 8_000_000
 """So many tokens of the splits are looked up at once, to bound the memory."""
 LOOKED_UP = 2**22
@@ -94,6 +93,11 @@ class References(Record):
         if self.table is None:
             del values["table"], values["table_bytes"]
         return values
+
+    @property
+    def to_beat(self) -> float:
+        """Who is not below it learned nothing: pairs, or the counts that stand beside a model."""
+        return self.bigram if self.table is None else self.table
 
     @property
     def best(self) -> tuple[str, float]:

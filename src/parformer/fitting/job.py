@@ -85,6 +85,7 @@ def fit(
                 discard(path)  # what cannot be done leaves no trace
             raise
         run.alike.tidy("*")
+        run.alike.forget(contest.going_on("*"))
     return result
 
 

@@ -231,7 +231,7 @@ def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
         loss = final.loss(split)
         if loss is not None and split in fit.references:
             known = fit.references[split]
-            return Counted(loss, known.bigram, known.best, words, unit.told)
+            return Counted(loss, known.bigram, known.to_beat, known.best, words, unit.told)
     return None
 
 

@@ -47,8 +47,8 @@ class FitRequest:
     """A corpus by name, or a file, folder or glob of text; see 'parformer data'; not needed to
     go on."""
     limits: tuple[str, ...] = ()
-    """At most, such as latency=20ms, memory=200MB, flops=5G, parameters=50M, state=1MB, or a
-    multiple of the interleaved baseline's: latency=0.7x; may be given several times."""
+    """At most, such as latency=20ms, memory=200MB, flops=5G, parameters=50M, state=1MB, size=4MB,
+    or a multiple of the interleaved baseline's: latency=0.7x; may be given several times."""
     time: float | None = None
     """For everything, such as 10m or 2h."""
     steps: int | None = None

@@ -11,12 +11,13 @@ from pathlib import Path
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.counts import count
+from parformer.counts.count import MOST
 from parformer.counts.look import Readable
 from parformer.data.batches import sample
 from parformer.data.corpora import Corpus
 from parformer.data.overlap import overlaps
 from parformer.data.tokens import Prepared
-from parformer.evaluate.counting import MOST, References, references_of, table_loss
+from parformer.evaluate.counting import References, references_of, table_loss
 from parformer.evaluate.perplexity import as_stream
 from parformer.events import Event, Part, Watch
 from parformer.fitting.phases import Baseline, Finalist, Finalists, Paces, TextFacts
@@ -151,8 +152,7 @@ class Running:
 
     def learned(self, loss: float) -> bool:
         """Whether it tells of more than pairs of tokens, or than the counts beside the model."""
-        known = self.references["valid"]
-        return loss < (known.bigram if known.table is None else known.table)
+        return loss < self.references["valid"].to_beat
 
     @cached_property
     def step(self) -> Step:

@@ -86,6 +86,8 @@ class Counted:
 
     loss: float
     bigram: float
+    to_beat: float
+    """Whoever does not learned nothing."""
     best: tuple[str, float]
     """What counts best, and the loss that it reaches."""
     text: str
@@ -174,7 +176,7 @@ def judge(
             "Stopped before a model was trained.",
             ("The same command goes on where it stopped.",),
         )
-    if counted is not None and counted.loss >= counted.bigram:
+    if counted is not None and counted.loss >= counted.to_beat:
         return _nothing_learned(counted)
     said = _among_models(baseline, chosen, limits, finished)
     if counted is None:

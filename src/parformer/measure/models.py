@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -150,8 +151,10 @@ def typical_tokens(
     count = batch * time
     first, *rare = config.clusters
     if config.counts or config.recall:
-        start = int(torch.randint(COUNTED - count, (), generator=generator))
-        return torch.from_numpy(counted_text(config)[start : start + count]).view(batch, time)
+        start = int(torch.randint(COUNTED, (), generator=generator))
+        places_n = np.arange(start, start + count)
+        text_n = counted_text(config.vocab_size).take(places_n, mode="wrap")
+        return torch.from_numpy(text_n).view(batch, time)
     tokens = torch.randint(first.low, first.high, (count,), generator=generator)
     places = torch.randperm(count, generator=generator)
     for cluster, share in zip(rare, token_shares(config)[1:], strict=True):
@@ -180,14 +183,21 @@ def stand_in(config: ModelConfig, *, dtype: torch.dtype = torch.float32, seed: i
 def with_counts(model: Model) -> Model:
     """The same model with counts of some text, which takes as long to look up as any."""
     if model.prior is not None and model.prior.table is not None:
-        table = count(counted_text(model.config), **model.prior.wanted)
+        table = counted_table(**model.prior.wanted)
         model.prior.table.copy_(torch.from_numpy(table))
     return model
 
 
-def counted_text(config: ModelConfig) -> NDArray[np.int64]:
+@lru_cache(maxsize=4)
+def counted_table(vocab_size: int, size: int, order: int) -> NDArray[np.uint8]:
+    text = counted_text(vocab_size)
+    return count(text, vocab_size=vocab_size, size=size, order=order)
+
+
+@lru_cache(maxsize=4)
+def counted_text(vocab_size: int) -> NDArray[np.int64]:
     """Tokens some of which are much more frequent than others, as in a text."""
-    return np.random.default_rng(0).zipf(1.3, COUNTED) % config.vocab_size
+    return np.random.default_rng(0).zipf(1.3, COUNTED) % vocab_size
 
 
 def _standing(name: str, shape: torch.Size, piece: Tensor) -> Tensor:

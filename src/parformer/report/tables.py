@@ -78,6 +78,7 @@ def cost_table(costs: Mapping[str, ModelCost]) -> Table:
         ("FLOPs per step, memory cached", lambda n: gigaflops(costs[n].flops_cached)),
         ("state with memory full", lambda n: megabytes(costs[n].state_bytes)),
         ("state per token", lambda n: megabytes(costs[n].state_bytes_per_token)),
+        ("size on disk, fp32", lambda n: megabytes(costs[n].size)),
     ]
     title = f"A step of {step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}"
     return side_by_side(list(costs), rows, title)

@@ -153,7 +153,7 @@ class Alike:
         if not is_run(self.root / copy):
             return False
         before = read_run(self.root / copy)
-        same = ("learning_rate", "warmup", "seed", "batch")
+        same = ("learning_rate", "schedule", "warmup", "seed", "batch")
         if any(getattr(before.train, n) != getattr(recipe.train, n) for n in same):
             return False
         shutil.rmtree(path, ignore_errors=True)
@@ -163,6 +163,11 @@ class Alike:
         )
         start_run(path, changed, self.prepared.tokenizer)
         return True
+
+    def forget(self, pattern: str) -> None:
+        """Remove trainings that were kept to go on from."""
+        for place in self.root.glob(pattern):
+            shutil.rmtree(place, ignore_errors=True)
 
     def tidy(self, pattern: str) -> None:
         """What nobody goes on from needs no checkpoints: curves, results and models stay."""

@@ -79,8 +79,7 @@ def train(
     Other kinds of sessions, with journals of their own, train other things than models.
     """
     workers, watch, config = workers or Workers(), watch or Watch(), recipe.train
-    done = read_finished(path, watch.notice)
-    if done is not None:
+    if (done := read_finished(path, watch.notice)) is not None:
         return Outcome(done.steps, True, done)
     root = path / CHECKPOINTS
     with pinned_threads(config.threads or None), ExitStack() as stack:
@@ -88,8 +87,8 @@ def train(
         before = None if start is None else Standing.from_dict(start.progress, "the checkpoint")
         if before is not None:
             refuse_other_vocabulary(before, prepared, path)
-        tokens = prepared.splits["train"].tokens
-        session = make_session(recipe, tokens, workers=workers, start=start)
+        text = prepared.splits["train"]
+        session = make_session(recipe, text.tokens, workers=workers, start=start)
         first = 0 if start is None else start.step
         tally, length = Tally(), 0
         if before is not None:

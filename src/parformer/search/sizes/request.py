@@ -27,7 +27,7 @@ class SizesRequest:
     """Quality and one or more of latency, memory, flops, parameters, state, with commas."""
     limits: tuple[str, ...] = ()
     """What a model may cost at most: latency=20ms, memory=200MB, flops=5G, parameters=50M,
-    state=1MB, or latency=0.7x of the model that the space is like; may be repeated."""
+    state=1MB, size=4MB, or latency=0.7x of the model that the space is like; may be repeated."""
     proxy: str = "decoder-parameters"
     """What stands for quality: decoder-parameters, parameters, grad-norm, snip, grasp, fisher,
     synflow, jacob-cov, relu-log-det, short-training."""
@@ -139,7 +139,7 @@ class PickRequest:
     """Folder of a search for sizes."""
     limits: tuple[str, ...] = ()
     """What it may cost at most: latency=20ms, memory=200MB, flops=5G, parameters=50M,
-    state=1MB, or latency=0.7x of the search's baseline; may be repeated."""
+    state=1MB, size=4MB, or latency=0.7x of the search's baseline; may be repeated."""
     name: str = ""
     """This one of the front, such as g7."""
     output: Path | None = None

@@ -28,7 +28,7 @@ from tests.test_model import refused
 
 transformers = pytest.importorskip("transformers")
 
-ORACLES = Path(__file__).parent / "oracles"
+ORACLES = Path(__file__).parents[1] / "oracles"
 Weights = dict[str, Tensor]
 
 

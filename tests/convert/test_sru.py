@@ -22,7 +22,7 @@ from parformer.blocks.stack import Stack
 from parformer.errors import ParformerError
 from tests.conftest import noise
 
-ORACLE = Path(__file__).parent / "oracles" / "srupp_a.safetensors"
+ORACLE = Path(__file__).parents[1] / "oracles" / "srupp_a.safetensors"
 near = {"atol": 1e-5, "rtol": 0.0}
 
 

@@ -1,0 +1,15 @@
+"""How do published weights come in?
+
+Each function takes a state dict (tensors by name) and its configuration (a dict) and gives a
+Parformer model with the same numbers: Hugging Face's models, and the stacks of the package
+sru. What it cannot represent exactly it refuses; no weight is left over or made up in silence.
+
+One file each.
+"""
+
+from parformer.convert.bert import from_bert as from_bert
+from parformer.convert.gpt2 import from_gpt2 as from_gpt2
+from parformer.convert.llama import from_llama as from_llama
+from parformer.convert.sru import SRU_FIELDS as SRU_FIELDS
+from parformer.convert.sru import from_sru as from_sru
+from parformer.convert.transformer_xl import from_transformer_xl as from_transformer_xl
