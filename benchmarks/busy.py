@@ -1,6 +1,7 @@
 """How fast are training, writing and measuring beside other work, by how threads wait?
 
-Every setting has a process of its own, for OpenMP reads it once. They take turns in an order drawn
+Every setting has a process of its own, for OpenMP reads it once; Parformer's own way (`as others
+need`) looks all the time. They take turns in an order drawn
 anew in each round: some updates of a training, some tokens written one by one, one measured
 latency. The rounds are gone through on a quiet machine, beside two loops of plain Python, and
 beside two other trainings. `python benchmarks/busy.py` prints the tables; `--rounds 3 --updates 5`
@@ -25,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 
 SETTINGS: dict[str, dict[str, str]] = {
     "torch's own": {"GOMP_SPINCOUNT": "300000"},
-    "parformer's": {},
+    "as others need": {},
     "spin 100000": {"GOMP_SPINCOUNT": "100000"},
     "spin 30000": {"GOMP_SPINCOUNT": "30000"},
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},
@@ -147,11 +148,13 @@ def work(updates: int, tokens: int) -> None:
     from parformer.generate.writing import generate
     from parformer.measure.models import measure_models
     from parformer.recipe import read_recipe
+    from parformer.threads import share_cores
     from parformer.train.allocator import keep_memory
     from parformer.train.distributed import Workers
     from parformer.train.session import Session
 
     keep_memory()
+    share_cores()
     recipe = read_recipe("pocket", {"train.compile": "off", "train.kernels": "native"})
     text = np.random.default_rng(0).integers(0, 256, 200_000)
     session = Session(recipe, text, workers=Workers())

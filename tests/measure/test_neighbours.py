@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from parformer.measure import latency, neighbours
-from parformer.measure.neighbours import Neighbours, Times, times_now
+from parformer import threads
+from parformer.measure import latency
+from parformer.measure.neighbours import Neighbours
+from parformer.threads import Times, times_now
 
 STAT = """\
 cpu  999 999 999 999 0 0 0 0 0 0
@@ -38,9 +40,9 @@ def test_what_is_not_our_own_is_the_others(now: Times | None, share: float | Non
 def test_only_cores_of_this_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = tmp_path / "stat"
     stat.write_text(STAT.format(user=300, idle=550))
-    monkeypatch.setattr(neighbours, "STAT", stat)
-    monkeypatch.setattr(neighbours.os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(neighbours.os, "sysconf", lambda _: 100)
+    monkeypatch.setattr(threads, "STAT", stat)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(threads.os, "sysconf", lambda _: 100)
     found = times_now()
     assert found is not None
     assert (found.total, found.busy) == (20.0, 5.0)

@@ -23,7 +23,7 @@ import torch
 import parformer
 from parformer.errors import ConfigError
 from parformer.records import Record
-from parformer.threads import cores, most_threads
+from parformer.threads import cores, most_threads, share_cores
 
 CPUINFO = Path("/proc/cpuinfo")
 BUSY = 0.1
@@ -154,6 +154,7 @@ def check_threads(threads: int | None) -> None:
 def pinned_threads(threads: int | None) -> Iterator[int]:
     """Compute with this many threads inside; None leaves the number as it is."""
     check_threads(threads)
+    share_cores()
     before = torch.get_num_threads()
     try:
         if threads is not None:

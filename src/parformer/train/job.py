@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from parformer import threads
 from parformer.costs import cost
 from parformer.data.batches import sample
 from parformer.data.corpora import Corpus, find_corpus
@@ -113,8 +112,6 @@ def running(
     before anything is written down. Who has the text open already gives it as `prepared`.
     """
     keep_memory()
-    if late := threads.too_late():
-        watch.notice(late)
     with ExitStack() as stack:
         if workers.first:
             if recipe is None and not is_run(path):
