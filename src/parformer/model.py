@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from parformer.blocks.base import Context, Source
 from parformer.blocks.linear import Linear
 from parformer.blocks.stack import Remembered, Stack
+from parformer.blocks.taps import Taps
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.counts.prior import Hints, Prior
@@ -80,6 +81,7 @@ class Model(Stack):
         source_padding: Tensor | None = None,
         part: Tensor | None = None,
         last_only: bool = False,
+        taps: Taps | None = None,
     ) -> Output:
         """Read tokens after what `state` remembers; give logits, or the loss of `targets`.
 
@@ -87,6 +89,7 @@ class Model(Stack):
         `source` (batch, source) with the first tokens, as tokens or as `encode` read it.
         `last_only` gives the logits of the last token alone, as generation needs them. `part`
         (batch, time) says which part of the training text this is, so that counts leave it out.
+        `taps` hear what the blocks do; where a window slides, of all of its tokens.
         """
         check_inputs(self.config, tokens, targets, token_types, padding)
         if state is None:
@@ -94,7 +97,7 @@ class Model(Stack):
         else:
             check_state(self.config, state, tokens.shape[0], training=self.training)
         if isinstance(source, Tensor):
-            source = self.encode(source, source_padding)
+            source = self.encode(source, source_padding, taps=taps)
         fresh = tokens.shape[1]
         window = tokens
         present = all_present(state, tokens, padding)
@@ -109,10 +112,11 @@ class Model(Stack):
         counted_n = None
         if targets is not None and self.head is not None and self.head.regular:
             counted_n = self._all_counted(targets, tokens)
-        step = self._step if self._compiled is None else self._fitting_step(state)
+        plain = self._compiled is None or taps is not None
+        step = self._step if plain else self._fitting_step(state)
         keys = tokens.shape[1] + min(state.position, state.memory)
         seen = None if present is None else present[:, -keys:]
-        context = Context(state.memory, state.position, seen, source, tokens=tokens)
+        context = Context(state.memory, state.position, seen, source, tokens=tokens, taps=taps)
         x_btd, after, pooled, losses_n = step(
             tokens, state.blocks, context, token_types, counted_n, hints
         )
@@ -189,13 +193,16 @@ class Model(Stack):
             losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n, known)
         return x_btd, after, pooled, losses_n
 
-    def encode(self, source: Tensor, padding: Tensor | None = None) -> Source:
+    def encode(
+        self, source: Tensor, padding: Tensor | None = None, *, taps: Taps | None = None
+    ) -> Source:
         """What an encoder makes of a source (batch, source), to be read from many times."""
         if self.encoder is None:
             raise InputError("this model has no encoder, so it reads no source; leave it out")
         check_inputs(self.config, source, None, None, padding)
         before = (None,) * len(self.encoder.blocks)
-        context = Context(memory=0, padding=padding, tokens=source)
+        inner = None if taps is None else taps.at("encoder")
+        context = Context(memory=0, padding=padding, tokens=source, taps=inner)
         x_bsd, _ = self.encoder.run(self.embedding(source, None, 0), before, context)
         return Source(x_bsd, padding)
 

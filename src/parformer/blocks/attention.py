@@ -30,6 +30,7 @@ from parformer.blocks.linear import Linear, parts
 from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
 from parformer.blocks.places import make_mask, rotations, turn
 from parformer.blocks.state import BlockState
+from parformer.blocks.taps import attend_openly
 from parformer.errors import ConfigError
 from parformer.kernels.attention import attend, usable
 from parformer.parts import StackConfig
@@ -188,6 +189,11 @@ class SelfAttention(Block):
         """What queries take from the values, all heads side by side."""
         k_bgnk, v_bgnk = kv_bgnk.chunk(2, 1)
         time, keys = q_bhtk.shape[2], k_bgnk.shape[2]
+        dropout = self.dropatt if self.training else 0.0
+        if context.shows_weights:
+            mask, scaled_bhtk = self.mask(time, keys, q_bhtk, context), q_bhtk / self.width**0.5
+            y_bhtk = attend_openly(scaled_bhtk, k_bgnk, v_bgnk, mask, dropout, context.taps)
+            return y_bhtk.transpose(1, 2).flatten(2)
         alone = self.causal and time == keys and time > 1 and context.padding is None
         y_bhtk = F.scaled_dot_product_attention(
             q_bhtk,
@@ -195,7 +201,7 @@ class SelfAttention(Block):
             v_bgnk,
             attn_mask=None if alone else self.mask(time, keys, q_bhtk, context),
             is_causal=alone,
-            dropout_p=self.dropatt if self.training else 0.0,
+            dropout_p=dropout,
             enable_gqa=self.kv_heads != self.heads,
         )
         return y_bhtk.transpose(1, 2).flatten(2)
@@ -207,7 +213,11 @@ class SelfAttention(Block):
     def _usable(self, x: Tensor, keys: int, context: Context) -> bool:
         """Whether the compiled kernel can do it: it masks the future, or absent tokens."""
         both = self.causal and context.padding is not None
-        return not both and usable(x, keys, self.dropatt if self.training else 0.0)
+        return (
+            not both
+            and not context.shows_weights
+            and usable(x, keys, self.dropatt if self.training else 0.0)
+        )
 
     def _attend_compiled(self, q_btd: Tensor, kv_bnd: Tensor | None, context: Context) -> Tensor:
         """The same by a kernel made for this CPU."""

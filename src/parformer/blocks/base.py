@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from parformer.blocks.linear import Direct, LayerNorm
 from parformer.blocks.places import Places
 from parformer.blocks.state import BlockState
+from parformer.blocks.taps import Taps
 from parformer.errors import ConfigError, FolderError
 from parformer.fields import need_at_least
 from parformer.notation import add_letter, drop_letter
@@ -114,7 +115,14 @@ class Context:
     """Embedded distances, and biases that all blocks of this stack share."""
     tokens: Tensor | None = None
     """(batch, time), those of this step, where a model reads them."""
+    taps: Taps | None = None
+    """Who listens to the blocks: attention maps, distillation, pruning."""
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    @property
+    def shows_weights(self) -> bool:
+        """Whether somebody wants attention's weights, which fused kernels do not give."""
+        return self.taps is not None and "weights" in self.taps.wanted
 
     def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
         """What `make` gives, made by the first block of a step that asks for it."""

@@ -23,6 +23,7 @@ from parformer.blocks.base import (
 from parformer.blocks.linear import Linear
 from parformer.blocks.places import make_mask
 from parformer.blocks.state import BlockState
+from parformer.blocks.taps import attend_openly
 from parformer.errors import InputError
 from parformer.parts import StackConfig
 from parformer.pattern import BlockSpec
@@ -71,22 +72,31 @@ class CrossAttention(Block):
             kv_bgsk, present_bs = state.kv_bgsk, state.present_bs
         else:
             raise InputError("a decoder needs its source; give it with the first tokens")
-        y_btd = self._attend(self._heads(self.query(self.read(x_btd))), kv_bgsk, present_bs)
+        q_bhtk = self._heads(self.query(self.read(x_btd)))
+        y_btd = self._attend(q_bhtk, kv_bgsk, present_bs, context)
         after = None if self.training else SourceMemory(kv_bgsk.detach(), present_bs)
         return self.write(x_btd, self.out(y_btd)), after
 
     def _heads(self, x_bnd: Tensor) -> Tensor:
         return x_bnd.view(*x_bnd.shape[:2], -1, self.width).transpose(1, 2)
 
-    def _attend(self, q_bhtk: Tensor, kv_bgsk: Tensor, present_bs: Tensor | None) -> Tensor:
+    def _attend(
+        self, q_bhtk: Tensor, kv_bgsk: Tensor, present_bs: Tensor | None, context: Context
+    ) -> Tensor:
         k_bgsk, v_bgsk = kv_bgsk.chunk(2, dim=1)
         time, keys = q_bhtk.shape[2], k_bgsk.shape[2]
+        mask = make_mask(time, keys, q_bhtk, causal=False, reach=0, padding=present_bs)
+        dropout = self.dropatt if self.training else 0.0
+        if context.shows_weights:
+            scaled_bhtk = q_bhtk / self.width**0.5
+            y_bhtk = attend_openly(scaled_bhtk, k_bgsk, v_bgsk, mask, dropout, context.taps)
+            return y_bhtk.transpose(1, 2).flatten(2)
         y_bhtk = F.scaled_dot_product_attention(
             q_bhtk,
             k_bgsk,
             v_bgsk,
-            attn_mask=make_mask(time, keys, q_bhtk, causal=False, reach=0, padding=present_bs),
-            dropout_p=self.dropatt if self.training else 0.0,
+            attn_mask=mask,
+            dropout_p=dropout,
             enable_gqa=self.kv_heads != self.heads,
         )
         return y_bhtk.transpose(1, 2).flatten(2)

@@ -98,7 +98,7 @@ class Repeated(Group):
         before, after = self.before(state), list[BlockState | None]()
         count = len(self.inside.blocks)
         for start in range(0, len(before), count):
-            x_btd, known = self.inside.run(x_btd, before[start : start + count], context)
+            x_btd, known = self.inside.run(x_btd, before[start : start + count], context, start)
             after += known
         return x_btd, together(after)
 

@@ -19,6 +19,7 @@ from parformer.blocks.attention import SelfAttention
 from parformer.blocks.base import Context
 from parformer.blocks.linear import Linear
 from parformer.blocks.memory import KeyValueMemory
+from parformer.blocks.taps import attend_openly
 from parformer.parts import StackConfig
 from parformer.pattern import BlockSpec
 
@@ -81,9 +82,11 @@ class RelativeAttention(SelfAttention, positions="relative"):
             k_bgnk = k_bgnk.repeat_interleave(groups, dim=1)
             v_bgnk = v_bgnk.repeat_interleave(groups, dim=1)
         dropout = self.dropatt if self.training else 0.0
-        if torch.is_grad_enabled() or dropout:
+        if torch.is_grad_enabled() or dropout or context.shows_weights:
             # The fused kernel has no gradient for its bias; this is the fastest way that has.
-            y_bhtk = attend_openly(q_content_bhtk * scale, k_bgnk, v_bgnk, bias_bhtn, dropout)
+            y_bhtk = attend_openly(
+                q_content_bhtk * scale, k_bgnk, v_bgnk, bias_bhtn, dropout, context.taps
+            )
         else:
             y_bhtk = F.scaled_dot_product_attention(
                 q_content_bhtk, k_bgnk, v_bgnk, attn_mask=bias_bhtn, scale=scale
@@ -129,13 +132,3 @@ class Align(torch.autograd.Function):
             gradient_bhtn = F.pad(gradient_bhtn, (0, ctx.columns - keys))
         shifted = F.pad(gradient_bhtn.flatten(2), (time, 0))
         return torch.unflatten(shifted, -1, (time, ctx.columns + 1))[..., 1:], None, None
-
-
-def attend_openly(
-    q_bhtk: Tensor, k_bhnk: Tensor, v_bhnk: Tensor, bias_bhtn: Tensor, dropout: float
-) -> Tensor:
-    """Attention with every step in the open, so that the bias gets its gradient."""
-    weights_bhtn = torch.softmax(q_bhtk @ k_bhnk.transpose(-1, -2) + bias_bhtn, dim=-1)
-    if dropout:
-        weights_bhtn = F.dropout(weights_bhtn, dropout)
-    return weights_bhtn @ v_bhnk

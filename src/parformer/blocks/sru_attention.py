@@ -37,6 +37,7 @@ from parformer.blocks.linear import Linear
 from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
 from parformer.blocks.sru import Recurrent, inside_width, norm_place, recurrence_cost
 from parformer.blocks.state import BlockState
+from parformer.blocks.taps import attend_openly
 from parformer.errors import ConfigError
 from parformer.kernels.attention import attend, usable
 from parformer.parts import StackConfig
@@ -175,7 +176,8 @@ class SRUAttention(Recurrent):
     def _attend(self, q_btp: Tensor, kv_bnp: Tensor, context: Context) -> Tensor:
         """Attention over keys that were all projected in this step."""
         keys = kv_bnp.shape[1]
-        if not usable(q_btp, keys, self.dropatt if self.training else 0.0):
+        dropout = self.dropatt if self.training else 0.0
+        if context.shows_weights or not usable(q_btp, keys, dropout):
             return self._attend_plainly(self._heads(q_btp), self._heads(kv_bnp), context)
         groups = {"heads": self.heads, "groups": self.heads}
         return attend(q_btp, kv_bnp, None, None, **groups, causal=True, limit=self.reach or keys)
@@ -183,17 +185,22 @@ class SRUAttention(Recurrent):
     def _attend_plainly(self, q_bhtk: Tensor, kv_bgnk: Tensor, context: Context) -> Tensor:
         k_bhnk, v_bhnk = kv_bgnk.chunk(2, dim=1)
         time, keys = q_bhtk.shape[2], k_bhnk.shape[2]
-        alone = time == keys and time > 1 and not self.reach
+        alone = time == keys and time > 1 and not self.reach and not context.shows_weights
         mask = None
         if not alone:
             mask = see_mask(time, keys, q_bhtk, context, causal=True, reach=self.reach)
+        dropout = self.dropatt if self.training else 0.0
+        if context.shows_weights:
+            scaled_bhtk = q_bhtk / self.width**0.5
+            seen_bhtk = attend_openly(scaled_bhtk, k_bhnk, v_bhnk, mask, dropout, context.taps)
+            return seen_bhtk.transpose(1, 2).flatten(2)
         seen_bhtk = F.scaled_dot_product_attention(
             q_bhtk,
             k_bhnk,
             v_bhnk,
             attn_mask=mask,
             is_causal=alone,
-            dropout_p=self.dropatt if self.training else 0.0,
+            dropout_p=dropout,
         )
         return seen_bhtk.transpose(1, 2).flatten(2)
 

@@ -31,6 +31,7 @@ from parformer.blocks.base import (
 )
 from parformer.blocks.places import Places, sinusoids
 from parformer.blocks.state import BlockState, join_blocks, register, rows_of
+from parformer.blocks.taps import Taps
 from parformer.errors import ConfigError, InputError
 from parformer.parts import StackConfig
 from parformer.pattern import BlockSpec, Pattern
@@ -99,21 +100,44 @@ class Stack(nn.Module):
         self._sinusoids: dict[int, Tensor] = {}
 
     def run(
-        self, x_btd: Tensor, before: Sequence[BlockState | None], context: Context
+        self,
+        x_btd: Tensor,
+        before: Sequence[BlockState | None],
+        context: Context,
+        first: int = 0,
     ) -> tuple[Tensor, Remembered]:
-        """What the last block gives, and what each of them remembers."""
+        """What the last block gives, and what each of them remembers.
+
+        Whoever listens knows the blocks by their numbers, from `first` on.
+        """
         if not self.inherits and self.config.positions == "relative":
             context = replace(context, places=self.places())
-        after = []
+        after: list[BlockState | None] = []
         for block, remembered in zip(self.blocks, before, strict=True):
-            x_btd, remembered = block(x_btd, remembered, context)
+            if context.taps is None:
+                x_btd, remembered = block(x_btd, remembered, context)
+            else:
+                here = context.taps.at(first + len(after))
+                here.tell("input", x_btd)
+                x_btd, remembered = block(x_btd, remembered, replace(context, taps=here))
+                here.tell("output", x_btd)
             after.append(remembered)
         if self.final_norm is not None:
             x_btd = self.final_norm(x_btd)
         return x_btd, tuple(after)
 
-    def forward(self, x_btd: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
-        """What the stack gives for x (batch, time, width), and what to go on from."""
+    def forward(
+        self,
+        x_btd: Tensor,
+        state: StackState | None = None,
+        *,
+        padding: Tensor | None = None,
+        taps: Taps | None = None,
+    ) -> tuple[Tensor, StackState]:
+        """What the stack gives for x (batch, time, width), and what to go on from.
+
+        `padding` (batch, remembered places and time) is true where there is something.
+        """
         if self.config.positions == "learned":
             raise ConfigError(
                 "a stack by itself has no learned positions, which belong to an embedding; "
@@ -121,7 +145,8 @@ class Stack(nn.Module):
             )
         state = self.initial_state() if state is None else state
         self._check(x_btd, state)
-        x_btd, after = self.run(x_btd, state.blocks, Context(state.memory, state.position))
+        context = Context(state.memory, state.position, padding, taps=taps)
+        x_btd, after = self.run(x_btd, state.blocks, context)
         return x_btd, StackState(state.memory, state.position + x_btd.shape[1], after)
 
     def initial_state(self, memory: int | None = None) -> StackState:
