@@ -18,7 +18,7 @@ from parformer.costs import cost
 from parformer.errors import ConfigError, CorpusError, FolderError, ParformerError, Stopped
 from parformer.evaluate.counting import References
 from parformer.events import Event, Listener, Notice, Phase, Planned, Step
-from parformer.fitting import contest
+from parformer.fitting import contest, training
 from parformer.fitting.phases import Contestant
 from parformer.fitting.rates import MOST_RATES
 from parformer.fitting.request import FitRequest
@@ -332,7 +332,7 @@ def test_a_baseline_that_failed_is_tried_slower_and_never_compared_with(
     assert "better than the interleaved" not in str(found.verdict)
     slower = read_run(path / "trainings" / "baseline").train.learning_rate
     assert base.rate is not None
-    assert slower == pytest.approx(base.rate / contest.SLOWER)
+    assert slower == pytest.approx(base.rate / training.SLOWER)
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parformer.data.batches import sample
-from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.ladder import SURVIVE
-from parformer.fitting.phases import BASELINE, Contest, Contestant, Dropped, Rates
+from parformer.fitting.phases import BASELINE, Contest, Contestant, Dropped
 from parformer.fitting.rates import BEGUN
+from parformer.fitting.rivals import PLAIN, early, in_equal_time, rival_of
 from parformer.fitting.running import EVALUATED, GLANCE, LOOKS, Running
-from parformer.fitting.verdict import segment_means
-from parformer.model import load
-from parformer.train.plateau import MOST_SLOWER, SHORTEST, SLOWER
-from parformer.train.run import MODEL
+from parformer.fitting.training import going_on, rate_of, segments, slow_down
+from parformer.train.plateau import SHORTEST
 from parformer.train.schedule import top_of
 
 BEHIND = 0.04
@@ -34,8 +29,8 @@ FEWEST = 30
 """Updates that fewer finalists share the time for, rather than have less than these."""
 QUICKER = 2
 """How many times as many updates there must be time for, for the contest to begin again."""
-SEGMENT = 512
-"""Tokens of a stretch of validation text whose mean loss counts as one observation."""
+TIMED = 0.4
+"""The share of a training that it takes to see a plain Transformer in the time of the best."""
 NO_TIME = "there was no time left for it"
 
 
@@ -57,6 +52,8 @@ def contest(fit: Running) -> Contest:
             continue
         fit.watch.notice(f"{name}: {fit.finalists[name].config.pattern}, {steps:,} updates")
         losses[name] = first_third(fit, name, steps, third)
+        if name in PLAIN and fit.by_clock and not fit.alike.has(early(name)):
+            fit.alike.keep(name, early(name))
     out |= {
         name: Dropped(third, None if math.isinf(losses[name]) else losses[name], why)
         for name, why in behind(fit, losses).items()
@@ -75,7 +72,9 @@ def contest(fit: Running) -> Contest:
     # in fewer updates a lower rate would only learn less
     if end >= SHORTEST and failed_alone(found) and slow_down(fit, BASELINE, "learned too little"):
         found[BASELINE] = to_the_end(fit, BASELINE, steps, end)
-    return Contest(end, found, best_of(fit, found))
+    best = best_of(fit, found)
+    rival = rival_of(fit, found, best)
+    return Contest(end, found, best, rival, in_equal_time(fit, found, best, rival, end))
 
 
 def third_of(steps: int) -> int:
@@ -111,7 +110,7 @@ def affords(fit: Running, many: int) -> int:
     """Updates of each that there is time for, with so many finalists."""
     names = by_need(fit)[:many]
     looking = len(names) * ((7 * GLANCE + EVALUATED) * fit.token_pace() + 1.0)
-    together = SURVIVE * sum(map(fit.pace, names))
+    together = SURVIVE * sum(map(fit.pace, names)) + TIMED * fit.pace(BASELINE)
     return int((fit.seconds_for("contest") - looking) / together)
 
 
@@ -192,48 +191,6 @@ def to_the_end(fit: Running, name: str, steps: int, end: int) -> Contestant:
     losses = segments(fit, trained.path)
     own = None if trained.steps == end else trained.steps
     return Contestant(None, tuple(losses.tolist()), fit.learned(float(losses.mean())), own)
-
-
-def going_on(name: str) -> str:
-    """The folder of a finalist as it was before its rate fell."""
-    return f"{name}-on"
-
-
-def segments(fit: Running, path: Path) -> NDArray[np.float64]:
-    """The losses of a trained model on stretches of the valid split."""
-    tokens = sample(fit.prepared.splits["valid"].tokens, EVALUATED)
-    places: list[NDArray[np.int64]] = []
-    losses: list[NDArray[np.float64]] = []
-
-    def keep(where: NDArray[np.int64], what: NDArray[np.float64]) -> None:
-        places.append(where)
-        losses.append(what)
-
-    evaluate(load(path / MODEL), tokens, batch=8, each=keep)
-    return segment_means(places, losses, SEGMENT)
-
-
-def rate_of(fit: Running, name: str) -> float:
-    """The rate that a finalist is trained with by now."""
-    rate, slower = fit.progress.need(Rates).models[name].rate, 0
-    while fit.progress.has(_slower(name, slower)):
-        rate, slower = rate / SLOWER, slower + 1
-    return rate
-
-
-def _slower(name: str, times: int) -> str:
-    return f"contest.slower.{name}.{times}"
-
-
-def slow_down(fit: Running, name: str, why: str) -> bool:
-    """Give up a training for one at a lower rate, unless that was done too often already."""
-    for times in range(MOST_SLOWER):
-        if not fit.progress.has(_slower(name, times)):
-            rate = rate_of(fit, name)
-            fit.watch.notice(f"{name} {why} at {rate:g}: once more at {rate / SLOWER:g}")
-            fit.progress.number(_slower(name, times), (rate / SLOWER).__float__)
-            return True
-    return False
 
 
 def losers(

@@ -17,7 +17,17 @@ from typing import Any
 
 from parformer.errors import FolderError, ParformerError, Stopped
 from parformer.events import Event, Listener, Phase, Watch, nobody
-from parformer.fitting import candidates, contest, ladder, placements, rates, running, winner
+from parformer.fitting import (
+    candidates,
+    contest,
+    ladder,
+    placements,
+    rates,
+    rivals,
+    running,
+    training,
+    winner,
+)
 from parformer.fitting.outcome import about_phases, conclude
 from parformer.fitting.phases import (
     Baseline,
@@ -85,7 +95,8 @@ def fit(
                 discard(path)  # what cannot be done leaves no trace
             raise
         run.alike.tidy("*")
-        run.alike.forget(contest.going_on("*"))
+        for kept in (training.going_on("*"), rivals.early("*")):
+            run.alike.forget(kept)
     return result
 
 

@@ -42,6 +42,7 @@ from parformer.fitting.result import (
     DeviceFacts,
     Final,
     FitResult,
+    Held,
     Latency,
     Loss,
     ModelFacts,
@@ -83,7 +84,8 @@ def conclude(fit: Running, *, command: str) -> FitResult:
     counted = None if about is None else beside_counting(fit, about, unit)
     finished = progress.has(Winner.PHASE)
     base = rows[0] if rows else None
-    verdict = judge(base, taken, limits, counted, finished=finished)
+    held = held_against(fit, taken) if taken else None
+    verdict = judge(base, taken, limits, counted, held=held, finished=finished)
     # what learned nothing is nobody's choice, though it lies there to be looked at
     chosen = None if verdict.kind == "nothing learned" else taken
     profiled = progress.found(Profiled)
@@ -124,6 +126,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         device=about_device(request.threads),
         repeat=tuple(repeats(fit)) if final else (),
         warnings=(*warnings, *warnings_of(fit, chosen, text)),
+        held=held,
     )
 
 
@@ -167,24 +170,38 @@ def row_of(fit: Running, one: Finalist) -> ModelFacts:
     )
 
 
-def against(fit: Running, name: str) -> Compared | None:
-    """How a model compares with the baseline, over segments and seeds."""
+def against(fit: Running, name: str, rival: str = BASELINE) -> Compared | None:
+    """How a model compares with another one, over segments and seeds."""
     contest, seeds = fit.progress.found(Contest), fit.progress.found(Seeds)
-    if name == BASELINE or contest is None:
+    if name == rival or contest is None:
         return None
     losses: list[dict[int, Any]] = []
-    for one in (BASELINE, name):
+    for one in (rival, name):
         own = contest.models[one]
         if not own.segments or not own.learned:
             return None  # what learned nothing is no measure for others
         losses.append({0: np.array(own.segments)})
-    if contest.steps_of(BASELINE) != contest.steps_of(name):
+    if contest.steps_of(rival) != contest.steps_of(name):
         return None  # nor is what was trained for longer
     for seed, trained in (seeds.seeds if seeds else {}).items():
-        if name in trained:
-            for known, which in zip(losses, (BASELINE, name), strict=True):
+        if name in trained and rival in trained:
+            for known, which in zip(losses, (rival, name), strict=True):
                 known[seed] = np.array(trained[which])
     return compare(losses[0], losses[1], margin=fit.request.margin)
+
+
+def held_against(fit: Running, chosen: ModelFacts) -> Held | None:
+    """The chosen model beside the plain Transformer that one would take instead."""
+    contest = fit.progress.found(Contest)
+    if contest is None or chosen.name in (BASELINE, contest.rival) or chosen.name != contest.best:
+        return None
+    timed, in_time = contest.equal_time, None
+    own = contest.models[chosen.name].segments
+    if timed is not None and own:
+        rival = {0: np.array(timed.segments)}
+        in_time = compare(rival, {0: np.array(own)}, margin=fit.request.margin)
+    steps = timed.steps if timed else 0
+    return Held(contest.rival, against(fit, chosen.name, contest.rival), in_time, steps)
 
 
 def measure(

@@ -181,6 +181,14 @@ class Contestant(Record):
 
 
 @dataclass(frozen=True)
+class EqualTime(Record):
+    """A model after as much time as another one took."""
+
+    steps: int
+    segments: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Contest(PhaseResult):
     """All finalists after equally many updates, and the best of those that may be chosen."""
 
@@ -188,6 +196,10 @@ class Contest(PhaseResult):
     steps: int
     models: dict[str, Contestant]
     best: str
+    rival: str = BASELINE
+    """The plain Transformer that the best is held against."""
+    equal_time: EqualTime | None = None
+    """The rival after as much time as the best took for these updates."""
 
     def steps_of(self, name: str) -> int:
         own = self.models[name].steps
@@ -196,7 +208,7 @@ class Contest(PhaseResult):
 
 @dataclass(frozen=True)
 class Seeds(PhaseResult):
-    """Baseline and best again, with other seeds: losses of segments by seed and name."""
+    """The best and its rival again, with other seeds: losses of segments by seed and name."""
 
     PHASE = "seeds"
     seeds: dict[int, dict[str, tuple[float, ...]]]

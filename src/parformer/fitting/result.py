@@ -108,6 +108,19 @@ class Compared(Record):
 
 
 @dataclass(frozen=True)
+class Held(Record):
+    """What the chosen model is held against: the best plain Transformer that keeps the limits."""
+
+    name: str
+    against: Compared | None
+    """With as many updates each."""
+    in_time: Compared | None
+    """With as much time each; None where that was not tried."""
+    steps: int
+    """Updates of the rival in that time."""
+
+
+@dataclass(frozen=True)
 class ModelFacts(Record):
     """What is known of one model, from all phases that looked at it."""
 
@@ -292,6 +305,8 @@ class FitResult(Result):
     device: DeviceFacts
     repeat: tuple[str, ...]
     warnings: tuple[str, ...]
+    held: Held | None = None
+    """None where nothing was compared, and in what version 0.1 wrote."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -20,7 +20,7 @@ TITLES = {
     "sizes": "search sizes within the limits, measure the finalists",
     "rates": "find each finalist's learning rate",
     "contest": "train the finalists with equal budget",
-    "seeds": "train baseline and best with other seeds",
+    "seeds": "train the best and its rival with other seeds",
     "winner": "train the winner with the rest of the time",
     "report": "measure everything, write the report",
 }

@@ -19,7 +19,8 @@ from statistics import NormalDist, fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.fitting.result import Compared, ModelFacts, Quality, Verdict
+from parformer.fitting.phases import BASELINE
+from parformer.fitting.result import Compared, Held, ModelFacts, Quality, Verdict
 from parformer.report.words import signed
 from parformer.search.limits import in_words
 
@@ -34,6 +35,9 @@ EXPERIENCE = 4
 """Seeds that this experience counts for, beside those that were trained."""
 
 CONFIDENCE = 0.95
+
+TRANSFORMER = "the interleaved Transformer"
+RIVAL = "the best plain Transformer within the limits"
 
 NOISY = 0.3
 """An interval of two latencies' ratio so wide that a tie says nothing."""
@@ -164,6 +168,7 @@ def judge(
     limits: Limits,
     counted: Counted | None = None,
     *,
+    held: Held | None = None,
     finished: bool = True,
 ) -> Verdict:
     """The verdict in words, from the two rows of the report.
@@ -178,7 +183,7 @@ def judge(
         )
     if counted is not None and counted.loss >= counted.to_beat:
         return _nothing_learned(counted)
-    said = _among_models(baseline, chosen, limits, finished)
+    said = _among_models(baseline, chosen, limits, held, finished)
     if counted is None:
         return said
     who, reached = counted.best
@@ -205,9 +210,9 @@ def _nothing_learned(counted: Counted) -> Verdict:
 
 
 def _among_models(
-    baseline: ModelFacts, chosen: ModelFacts, limits: Limits, finished: bool
+    baseline: ModelFacts, chosen: ModelFacts, limits: Limits, held: Held | None, finished: bool
 ) -> Verdict:
-    """The chosen model beside the baseline."""
+    """The chosen model beside the plain Transformer."""
     fits = _fit_sentences(baseline, chosen, limits)
     if chosen.against is None and not finished:
         return Verdict(
@@ -217,19 +222,27 @@ def _among_models(
         )
     if chosen.name == baseline.name:
         return _kept(limits)
-    if chosen.against is None:
+    if held is None or held.against is None:
+        held = Held(BASELINE, chosen.against, None, 0)
+    if held.against is None:
         return _without_baseline(baseline, fits)
-    quality, faster = _quality_words(chosen.against), _speed_words(chosen)
-    smaller, kind = _memory_words(baseline, chosen), chosen.against.verdict
+    other = held.name != BASELINE
+    quality, faster = (
+        _quality_words(held.against, RIVAL if other else TRANSFORMER),
+        _speed_words(chosen),
+    )
+    smaller, kind = _memory_words(baseline, chosen), held.against.verdict
     gain = chosen.latency is not None and chosen.latency.verdict == "faster"
-    sentences = (*fits, _interval_sentence(chosen.against))
+    sentences = (*fits, _interval_sentence(held.against), *_time_sentence(held, chosen))
     if not gain and not smaller and kind != "better":
         cheap = (
             "Attention is cheap on this device at this length: take the interleaved Transformer."
         )
         return Verdict("no gain", f"No gain: {quality}, and {faster}.", (cheap, *sentences))
-    words = [faster, *([smaller] if smaller else [])]
-    return Verdict(kind, f"{quality[0].upper()}{quality[1:]}; {', '.join(words)}.", sentences)
+    words = ", ".join([faster, *([smaller] if smaller else [])])
+    if other:
+        words = f"beside the interleaved one without limits: {words}"
+    return Verdict(kind, f"{quality[0].upper()}{quality[1:]}; {words}.", sentences)
 
 
 def _kept(limits: Limits) -> Verdict:
@@ -263,26 +276,38 @@ def _without_baseline(baseline: ModelFacts, fits: Sequence[str]) -> Verdict:
     )
 
 
-def _quality_words(against: Compared) -> str:
+def _quality_words(against: Compared, rival: str) -> str:
     size = f"{abs(against.difference):.1%}"
     direction = "better" if against.difference < 0 else "worse"
     words: dict[Quality, str] = {
-        "better": f"{size} better than the interleaved Transformer",
-        "at par": "at par with the interleaved Transformer",
-        "worse": f"{size} worse than the interleaved Transformer",
-        "unclear": f"not told apart from the interleaved Transformer ({size} {direction})",
+        "better": f"{size} better than {rival}",
+        "at par": f"at par with {rival}",
+        "worse": f"{size} worse than {rival}",
+        "unclear": f"not told apart from {rival} ({size} {direction})",
     }
     return words[against.verdict]
 
 
 def _interval_sentence(against: Compared) -> str:
     words = (
-        f"With equal training its loss differs by {signed(against.difference)} "
+        f"With equally many updates its loss differs by {signed(against.difference)} "
         f"({signed(against.low)} to {signed(against.high)} with 95% confidence), over "
         f"{against.segments} stretches of validation text and {against.seeds} "
         f"seed{'s' * (against.seeds > 1)}"
     )
     return f"{words}; more --time would train more seeds." if against.seeds < 3 else f"{words}."
+
+
+def _time_sentence(held: Held, chosen: ModelFacts) -> list[str]:
+    """The same for equal time, where that is not the same as equal updates."""
+    if held.in_time is None or not held.steps:
+        return []
+    found = held.in_time
+    words = f"{signed(found.difference)} ({signed(found.low)} to {signed(found.high)})"
+    if held.steps == chosen.steps:
+        return [f"In equal time it is the same: {words}; updates of both take as long."]
+    updates = f"{held.steps:,} updates beside {chosen.steps or 0:,} of its own"
+    return [f"In equal time its loss differs by {words}: the plain one then has {updates}."]
 
 
 def _speed_words(chosen: ModelFacts) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from parformer.fitting.contest import going_on, rate_of, segments
 from parformer.fitting.phases import BASELINE, Contest, Seeds, Winner
 from parformer.fitting.running import EVALUATED, GLANCE, Running
+from parformer.fitting.training import going_on, rate_of, segments
 from parformer.train.run import read_result
 from parformer.train.schedule import top_of
 
@@ -15,9 +15,9 @@ MOST_SEEDS = 4
 
 
 def seeds(fit: Running) -> Seeds:
-    """Baseline and best again, with as many other seeds as there is time for."""
+    """The best and its rival again, with as many other seeds as there is time for."""
     ended = fit.progress.need(Contest)
-    both = (BASELINE, ended.best)
+    both = (ended.rival, ended.best)
     if not fit.planned["seeds"] or ended.best == BASELINE:
         return Seeds({})
     if not all(ended.models[name].learned for name in both):
