@@ -382,6 +382,7 @@ def test_a_price_adds_up_and_reads_as_plain_values() -> None:
         "flops_cached": price.blocks[1].cost.flops_cached,
         "state_bytes_per_token": 0,
         "state_bytes": 0,
+        "constants": 0,
     }
 
 

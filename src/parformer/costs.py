@@ -48,7 +48,7 @@ class ModelCost:
     """With memory full, in fp32."""
     state_bytes_per_token: int
     size: int
-    """Bytes of the saved model: weights in fp32, and counts."""
+    """Bytes of the saved model: weights and constants in fp32, and counts."""
     shape: Shape
     blocks: tuple[Row, ...]
     embedding: Cost
@@ -97,7 +97,7 @@ def cost(
         flops_cached=total.flops_cached + words.flops_cached + head.flops_cached,
         state_bytes=total.state_bytes + head.state_bytes,
         state_bytes_per_token=total.state_bytes_per_token,
-        size=BYTES * parameters + config.counts,
+        size=BYTES * (parameters + total.constants) + config.counts,
         shape=shape,
         blocks=tuple(rows),
         embedding=words,

@@ -35,7 +35,7 @@ _letters = {
 ALPHABET: Mapping[str, str] = MappingProxyType(_letters)
 """What every letter is called; `add_letter` makes room for a guest."""
 _OWN = frozenset(_letters)
-PLANNED = frozenset("ly")
+PLANNED = frozenset("l")
 """Letters with a name and no block yet; messages do not offer them."""
 MAX_BLOCKS = 4096
 MAX_CHARACTERS = 100_000
@@ -87,7 +87,8 @@ class Options(Mapping[str, Value]):
     def __init__(self, values: Mapping[str, Value] = MappingProxyType({})) -> None:
         for name, value in values.items():
             check_option(name, value)
-        self._values = {name: values[name] for name in sorted(values)}
+        named = {sorted_sum(n) if value is True else n: value for n, value in values.items()}
+        self._values = {name: named[name] for name in sorted(named)}
         self._text = ",".join(
             name if value is True else f"{name}={value}" for name, value in self._values.items()
         )
@@ -134,6 +135,16 @@ def check_option(name: object, value: object, place: str = "") -> None:
     if not good:
         rule = "give a whole number of up to 18 digits, a finite decimal or a word"
         raise PatternError(f"value {shown(value)} of option {shown(name)}{place}; {rule}")
+
+
+def sorted_sum(word: str) -> str:
+    """A sum of words in the one order that is printed.
+
+    >>> sorted_sum("vanilla+dense")
+    'dense+vanilla'
+    """
+    parts = word.split("+")
+    return "+".join(sorted(parts)) if all(map(_WORD.fullmatch, parts)) else word
 
 
 def shown(value: object) -> str:
@@ -302,6 +313,7 @@ class Parser(Generic[B]):
             if number := _NUMBER.fullmatch(word):
                 value = float(word) if number["decimals"] else int(word)
             check_option(name, value, place)
+            name = sorted_sum(name) if value is True else name
             if name in values:
                 raise PatternError(f"second option {shown(name)}{place}; give each option once")
             values[name] = value

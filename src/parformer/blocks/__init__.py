@@ -12,6 +12,8 @@ from parformer.blocks.sru import SRU
 from parformer.blocks.sru_attention import SRUAttention
 from parformer.blocks.stack import Stack, StackState
 from parformer.blocks.state import BlockState
+from parformer.blocks.synthesizer import Synthesizer
+from parformer.blocks.taps import Taps
 
 __all__ = [
     "BLOCKS",
@@ -34,6 +36,8 @@ __all__ = [
     "Source",
     "Stack",
     "StackState",
+    "Synthesizer",
+    "Taps",
     "block",
     "forget",
 ]

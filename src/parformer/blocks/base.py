@@ -10,7 +10,7 @@ remember of the past. Registering it here is all it takes to be used in a patter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -75,10 +75,12 @@ class Cost:
     state_bytes_per_token: int = 0
     state_bytes: int = 0
     """With memory full, for the whole batch."""
+    constants: int = 0
+    """Numbers that are saved with the weights and never learned."""
 
     def shared(self) -> Cost:
         """The same work with parameters that are counted elsewhere."""
-        return replace(self, parameters=0)
+        return replace(self, parameters=0, constants=0)
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -87,6 +89,7 @@ class Cost:
             self.flops_cached + other.flops_cached,
             self.state_bytes_per_token + other.state_bytes_per_token,
             self.state_bytes + other.state_bytes,
+            self.constants + other.constants,
         )
 
 
@@ -137,6 +140,8 @@ class Block(Direct, ABC):
     letter: ClassVar[str]
     options: ClassVar[Mapping[str, type]] = {}
     """The options that may follow the letter, and their types."""
+    summands: ClassVar[Sequence[str]] = ()
+    """Bare words of which one may stand there, or a sum of several, as in `y[dense+vanilla]`."""
     training_state: ClassVar[type[BlockState] | None] = None
     """What its memory is while training; None if it has none."""
     state_needs_run: ClassVar[bool] = False
@@ -243,9 +248,15 @@ def find_block(spec: BlockSpec) -> type[Block]:
     cls = BLOCKS[spec.letter]
     known = {**cls.options, "share": str}
     for name, value in spec.options.items():
+        if value is True and {*name.split("+")} <= {*cls.summands}:
+            continue
         if name not in known:
             names = ", ".join(sorted(known))
-            raise ConfigError(f"unknown option {name!r} in {str(spec)!r}; known options: {names}")
+            kinds = f"; known kinds, and sums of them with +: {', '.join(cls.summands)}"
+            raise ConfigError(
+                f"unknown option {name!r} in {str(spec)!r}; known options: {names}"
+                + (kinds if cls.summands else "")
+            )
         if type(value) is not known[name]:
             raise ConfigError(
                 f"option {name!r} in {str(spec)!r} takes {a_kind(known[name])}, got {value!r}"

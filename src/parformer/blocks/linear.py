@@ -107,6 +107,38 @@ def parts(linear: nn.Module, sizes: Sequence[int], inputs: Sequence[Tensor]) -> 
     return [half.linear(*each) for each in zip(inputs, weights, biases, strict=True)]
 
 
+def stretch(linear: nn.Module, x: Tensor, first: int, count: int) -> Tensor:
+    """Some consecutive outputs of a map; what nobody asks for is not computed."""
+    found = plain_weight(linear)
+    if found is None:
+        outputs: Tensor = linear(x)
+        return outputs[..., first : first + count]
+    weight, bias = found
+    chosen = slice(first, first + count)
+    return half.linear(x, weight[chosen], None if bias is None else bias[chosen])
+
+
+class HeadLinear(nn.Module):
+    """A linear map for every head, of numbers (batch, heads, time, inputs) of its own."""
+
+    def __init__(self, heads: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.maps = nn.ModuleList(Linear(inputs, outputs, bias=False) for _ in range(heads))
+
+    def forward(self, x_bhti: Tensor, first: int = 0, count: int = 0) -> Tensor:
+        """All outputs, or `count` of them from `first` on."""
+        count = count or self.outputs
+        plain = [plain_weight(each) for each in self.maps]
+        weights = [found[0][first : first + count] for found in plain if found and found[1] is None]
+        if len(weights) < len(plain):
+            pairs = zip(self.maps, x_bhti.unbind(1), strict=True)
+            return torch.stack([stretch(each, x, first, count) for each, x in pairs], dim=1)
+        batch, heads, time, _ = x_bhti.shape
+        y_hmo = torch.bmm(x_bhti.transpose(0, 1).flatten(1, 2), torch.stack(weights).mT)
+        return y_hmo.view(heads, batch, time, count).transpose(0, 1)
+
+
 def activated(linear: nn.Module, x: Tensor, activation: Activation) -> Tensor:
     """A non-linearity of a linear map, in one step where there is a kernel for it."""
     found = plain_weight(linear) if activation is gelu_tanh else None

@@ -66,9 +66,10 @@ def show_presets(*, json: bool) -> None:
     if json:
         print_json([one.to_dict() for one in listed])
         return
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("preset", "what it is", "pattern", header_style="bold", box=None)
+    first = Column("preset", no_wrap=True)
+    table = Table(first, "what it is", "pattern", header_style="bold", box=None)
     for one in listed:
         table.add_row(one.name, one.title, one.pattern)
     make_console().print(table)

@@ -12,4 +12,5 @@ from parformer.convert.gpt2 import from_gpt2 as from_gpt2
 from parformer.convert.llama import from_llama as from_llama
 from parformer.convert.sru import SRU_FIELDS as SRU_FIELDS
 from parformer.convert.sru import from_sru as from_sru
+from parformer.convert.synthesizer import from_synthesizer as from_synthesizer
 from parformer.convert.transformer_xl import from_transformer_xl as from_transformer_xl
