@@ -145,6 +145,11 @@ def patterns(draw: st.DrawFn, *, free_heads: bool, causal: bool) -> str:
     shared = st.builds("{{{}}}x{}".format, blocks, st.integers(1, 3))
     # in a narrow stream a name would stand for another width
     narrow = blocks.map(lambda text: f"<{text.replace('share=', 'share=n')}>")
+    feeds = st.sampled_from(
+        ["feed=inside", "feed=shared", "feed=outside", "feed=shared,width=8", "wide,width=12"]
+    )
+    fed = st.builds("<s{}>[{}]".format, blocks.filter(lambda text: "share" not in text), feeds)
+    narrow = st.one_of(narrow, fed)
     nested = st.one_of(shared, narrow, narrow.map(lambda text: f"{{{text}f}}x2"))
     return "".join(draw(st.lists(st.one_of(*choices, nested), min_size=1, max_size=4)))
 
@@ -189,7 +194,15 @@ def configs(draw: st.DrawFn) -> ModelConfig:
         heads.append("masked")
     values["head"] = draw(st.sampled_from(heads))
     values["norm"] = draw(st.sampled_from(["pre", "post"]))
-    values["norm_type"] = draw(st.sampled_from(["layer", "rms"]))
+    values["norm_type"] = draw(st.sampled_from(["layer", "rms", "affine"]))
+    single = values["embedding"] != "adaptive"
+    values["narrow_positions"] = single and draw(st.booleans())
+    values["trigrams"] = "none"
+    reused = values["head"] == "lm" and values["tie_projections"] == "all"
+    if single and not (causal or values["narrow_positions"] or reused):
+        values["trigrams"] = draw(st.sampled_from(["none", "tokens", "all"]))
+    values["pool"] = draw(st.sampled_from(["dense", "first"]))
+    values["wide_head"] = draw(st.booleans())
     values["token_types"] = draw(st.sampled_from([0, 2]))
     for name in (
         "final_norm",
@@ -201,6 +214,8 @@ def configs(draw: st.DrawFn) -> ModelConfig:
         "pooler",
     ):
         values[name] = draw(st.booleans())
+    if values["pooler"]:
+        values["pair_head"] = draw(st.sampled_from(["none", "next", "order"]))
     return small_config(family, **values)
 
 
@@ -209,7 +224,8 @@ def configs(draw: st.DrawFn) -> ModelConfig:
 def test_the_price_of_any_model_is_what_gets_built(config: ModelConfig) -> None:
     price, model = cost(config), build(config)
     shared = set(model.embedding.parameters())
-    rest = [part for part in (model.head, model.pooler) if part is not None]
+    parts = (model.head, model.pooler, model.pair_head)
+    rest = [part for part in parts if part is not None]
     own = {p for part in rest for p in part.parameters()} - shared
     assert price.parameters == count_parameters(model)
     assert price.embedding_parameters == count_parameters(model.embedding)

@@ -22,6 +22,7 @@ LEVELS = (
     ("notation",),
     ("pattern",),
     ("fields", "records"),
+    ("grams",),
     ("parts",),
     ("config",),
     ("verbs",),

@@ -67,7 +67,7 @@ def repetitive(blocks: st.SearchStrategy[BlockSpec]) -> st.SearchStrategy[Patter
 def groups(patterns: st.SearchStrategy[Pattern]) -> st.SearchStrategy[BlockSpec]:
     small = patterns.map(lambda pattern: pattern[:2])
     return st.one_of(
-        st.builds(lambda inside: BlockSpec("<", inside=inside), small),
+        st.builds(lambda inside, told: BlockSpec("<", told, inside), small, options),
         st.builds(
             lambda inside, n: BlockSpec("{", inside=inside, times=n), small, st.integers(1, 3)
         ),
@@ -142,7 +142,7 @@ def spelled_out_group(block: BlockSpec) -> str:
     assert block.inside is not None
     inside = spelled_out_unit(list(block.inside))
     if block.letter == "<":
-        return f"<{inside}>"
+        return f"<{inside}>" + (f"[{block.options}]" if block.options else "")
     return f"{{{inside}}}" + (f"x{block.times}" if block.times > 1 else "")
 
 
@@ -195,6 +195,9 @@ def test_printing_two_letters_follows_the_rule_word_for_word(letters: str) -> No
         ("(s<ff>f)x2", "(s<ff>f)x2"),
         ("<s><s> <f>", "<s>x2 <f>"),
         ("<<s>x2 f>x3", "<<s><s>f>x3"),
+        ("(<sff> [ width=8, feed = shared ])x2", "<sff>[feed=shared,width=8]x2"),
+        ("<s><s>[wide] x 2", "<s> <s>[wide]x2"),
+        ("<<s>[a]f>[b]x3", "<<s>[a]f>[b]x3"),
         ("(rrrra)x2", "(rrrra)x2"),
         ("(r[full])x1 y[factored-dense+vanilla]", "r[full]y[factored-dense+vanilla]"),
         ("s[heads=2,head=64]", "s[head=64,heads=2]"),
@@ -240,7 +243,11 @@ def test_the_canonical_form(written: str, printed: str) -> None:
         ("s[a[b]]", 2, ["stray '['"]),
         ("s]", 2, ["stray ']'"]),
         ("[a]s", 1, ["stray '['"]),
-        ("<s>[a]", 4, ["stray '['"]),
+        ("(s)[a]", 4, ["stray '['"]),
+        ("{s}[a]", 4, ["stray '['"]),
+        ("<s>x2[a]", 6, ["stray '['"]),
+        ("<s>[", 4, ["stray '['", "or < >"]),
+        ("<s>[a, Feed=x]", 8, ["option name 'Feed'"]),
         ("s[]", 3, ["option name ''"]),
         ("s[a=1,,b]", 7, ["option name ''"]),
         ("s[a,]", 5, ["option name ''"]),
@@ -380,7 +387,7 @@ def test_exactly_the_largest_text_is_read() -> None:
         (lambda: BlockSpec(["s"]), "unknown block ['s']"),
         (lambda: BlockSpec("<"), "a pattern inside"),
         (lambda: BlockSpec("<", inside="sf"), "a pattern inside"),
-        (lambda: BlockSpec("<", {"a": 1}, Pattern([s])), "no options"),
+        (lambda: BlockSpec("{", {"a": 1}, Pattern([s])), "no options"),
         (lambda: BlockSpec("s", inside=Pattern([s])), "only '<'"),
     ],
 )

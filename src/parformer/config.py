@@ -22,7 +22,7 @@ from typing import Any, Self, cast
 
 from parformer.errors import ConfigError
 from parformer.fields import check_names, fit_fields
-from parformer.parts import FAMILY, EmbeddingConfig, FirstWeights, HeadConfig, StackConfig
+from parformer.parts import FAMILY, OPEN, EmbeddingConfig, FirstWeights, HeadConfig, StackConfig
 from parformer.store.files import Json, read_plain
 
 
@@ -39,7 +39,7 @@ def toml_files(folder: str) -> Mapping[str, str]:
 
 
 FAMILIES: Mapping[str, Mapping[str, object]] = {
-    name: tomllib.loads(text) for name, text in toml_files("families").items()
+    name: OPEN | tomllib.loads(text) for name, text in toml_files("families").items()
 }
 """What each family fills in where a configuration leaves it open."""
 
@@ -68,7 +68,21 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
         self.check_head(causal=self.causal, adaptive=self.embedding == "adaptive")
         self.check_counts(self.vocab_size, adaptive=self.embedding == "adaptive")
         self.check_spreads()
+        self._check_trigrams()
         self._check_stacks()
+
+    def _check_trigrams(self) -> None:
+        if self.trigrams == "none":
+            return
+        if self.causal:
+            raise ConfigError(
+                f"trigrams={self.trigrams!r} needs causal=false: it reads the next token"
+            )
+        if self.head == "lm" and self.tie_projections == "all":
+            raise ConfigError(
+                f"trigrams={self.trigrams!r} project three tokens, which no head can reuse; "
+                "set tie_projections='none'"
+            )
 
     def _check_stacks(self) -> None:
         if self.pattern.encoder is None:

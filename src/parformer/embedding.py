@@ -31,27 +31,49 @@ class WordEmbedding(nn.Module):
 
 
 class SingleTable(WordEmbedding):
-    """One table, and a projection where it is narrower than the model."""
+    """One table, and a projection where it is narrower than the model or reads neighbours."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        width = config.embed_width
-        self.tables = nn.ParameterList([nn.Parameter(torch.empty(config.vocab_size, width))])
+        self.tables = nn.ParameterList(
+            [nn.Parameter(torch.empty(config.vocab_size, config.embed_width))]
+        )
         self.projections = nn.ParameterList()
-        self.full_width = width == config.d_model
-        if not self.full_width:
-            self.projections.append(nn.Parameter(torch.empty(config.d_model, width)))
+        self.trigrams = config.trigrams
+        projected = projected_width(config)
+        if projected:
+            self.projections.append(nn.Parameter(torch.empty(config.d_model, projected)))
         self.bias = (
             nn.Parameter(torch.empty(config.d_model))
-            if config.projection_bias and not self.full_width
+            if config.projection_bias and projected
             else None
         )
 
-    def forward(self, tokens_bt: Tensor) -> Tensor:
+    def forward(self, tokens_bt: Tensor, padding_bt: Tensor | None = None) -> Tensor:
+        return self.project(self.look_up(tokens_bt, padding_bt))
+
+    def look_up(self, tokens_bt: Tensor, padding_bt: Tensor | None = None) -> Tensor:
+        """Rows of the table; with neighbours the next one, this one and the previous one."""
         x_bte = torch.embedding(self.tables[0], tokens_bt)
-        if self.full_width:
+        if self.trigrams == "none":
+            return x_bte
+        if self.trigrams == "tokens" and padding_bt is not None:
+            x_bte = x_bte * padding_bt[..., None]
+        next_bte, last_bte = F.pad(x_bte[:, 1:], (0, 0, 0, 1)), F.pad(x_bte[:, :-1], (0, 0, 1, 0))
+        return torch.cat((next_bte, x_bte, last_bte), dim=-1)
+
+    def project(self, x_bte: Tensor) -> Tensor:
+        """Vectors of the model's width."""
+        if not len(self.projections):
             return x_bte
         return F.linear(x_bte, self.projections[0], self.bias)
+
+
+def projected_width(config: ModelConfig) -> int:
+    """What a single table's projection reads; 0 where there is none."""
+    if config.trigrams != "none":
+        return 3 * config.embed_width
+    return config.embed_width if config.embed_width != config.d_model else 0
 
 
 class ClusterTables(WordEmbedding):
@@ -90,30 +112,50 @@ class Embedding(nn.Module):
         )
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.dropout = config.dropout
+        self.projects_last = config.narrow_positions
+        width = added_width(config)
         self.positions = (
-            nn.Parameter(torch.empty(config.max_len, config.d_model))
+            nn.Parameter(torch.empty(config.max_len, width))
             if config.positions == "learned"
             else None
         )
         self.types = (
-            nn.Parameter(torch.empty(config.token_types, config.d_model))
-            if config.token_types
-            else None
+            nn.Parameter(torch.empty(config.token_types, width)) if config.token_types else None
         )
-        self.norm = make_norm(config) if config.embedding_norm else None
+        self.norm = make_norm(config, width) if config.embedding_norm else None
 
-    def forward(self, tokens_bt: Tensor, types_bt: Tensor | None, position: int) -> Tensor:
-        x_btd: Tensor = self.words(tokens_bt)
+    def forward(
+        self,
+        tokens_bt: Tensor,
+        types_bt: Tensor | None,
+        position: int,
+        padding_bt: Tensor | None = None,
+    ) -> Tensor:
+        words = self.words
+        if isinstance(words, SingleTable) and self.projects_last:
+            x_bte = self._placed(words.look_up(tokens_bt, padding_bt), types_bt, position)
+            return words.project(x_bte)
+        if isinstance(words, SingleTable):
+            return self._placed(words(tokens_bt, padding_bt), types_bt, position)
+        return self._placed(words(tokens_bt), types_bt, position)
+
+    def _placed(self, x_btd: Tensor, types_bt: Tensor | None, position: int) -> Tensor:
+        """With positions and token types, normed."""
         if self.scale != 1.0:
             x_btd = x_btd * self.scale
         if self.positions is not None:
-            x_btd = x_btd + self.positions[position : position + tokens_bt.shape[1]]
+            x_btd = x_btd + self.positions[position : position + x_btd.shape[1]]
         if self.types is not None:
             row = self.types[0] if types_bt is None else F.embedding(types_bt, self.types)
             x_btd = x_btd + row
         if self.norm is not None:
             x_btd = self.norm(x_btd)
         return F.dropout(x_btd, self.dropout) if self.training and self.dropout else x_btd
+
+
+def added_width(config: ModelConfig) -> int:
+    """Width of positions, token types and their norm."""
+    return config.embed_width if config.narrow_positions else config.d_model
 
 
 def has_cluster_tables(config: ModelConfig) -> bool:
@@ -127,16 +169,16 @@ def embedding_cost(config: ModelConfig, shape: Shape) -> Cost:
     if not has_cluster_tables(config):
         parameters = config.vocab_size * config.embed_width
     if config.positions == "learned":
-        parameters += config.max_len * config.d_model
-    parameters += config.token_types * config.d_model
+        parameters += config.max_len * added_width(config)
+    parameters += config.token_types * added_width(config)
     if config.embedding_norm:
-        parameters += norm_parameters(config)
+        parameters += norm_parameters(config, added_width(config))
     cost = Cost(parameters)
     if has_cluster_tables(config):
         for cluster, share in zip(config.clusters, token_shares(config), strict=True):
             cost += linear_cost(cluster.width, config.d_model, tokens, bias=False, share=share)
-    elif config.embed_width != config.d_model:
-        cost += linear_cost(config.embed_width, config.d_model, tokens, bias=config.projection_bias)
+    elif projected := projected_width(config):
+        cost += linear_cost(projected, config.d_model, tokens, bias=config.projection_bias)
     return cost
 
 

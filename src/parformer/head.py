@@ -24,7 +24,7 @@ from parformer.blocks.base import (
     make_norm,
     norm_parameters,
 )
-from parformer.blocks.linear import ACTIVATIONS, Linear
+from parformer.blocks.linear import ACTIVATIONS, LayerNorm, Linear
 from parformer.config import ModelConfig
 from parformer.counts.prior import Hints
 from parformer.counts.recall import LONGEST, SHORTEST
@@ -57,7 +57,11 @@ class Head(nn.Module):
 
 
 class FlatHead(Head):
-    """One row per token of the vocabulary; for masked words with BERT's transform before it."""
+    """One row per token of the vocabulary; for masked words with a transform before it.
+
+    BERT's and ALBERT's transforms are as wide as the table. MobileBERT's is as wide as the model,
+    and what the table is too narrow for is read by a matrix of its own.
+    """
 
     def __init__(self, config: ModelConfig, words: WordEmbedding) -> None:
         super().__init__()
@@ -67,10 +71,20 @@ class FlatHead(Head):
             self.out.weight = cast(nn.Parameter, words.tables[0])
         self.projection: nn.Parameter | None = None
         self.transform: nn.Module | None = None
+        self.more: nn.Module | None = None
+        """What the rest of a vector says, where the table is narrower than the transform."""
         if config.head == "masked":
-            self.transform = Linear(config.d_model, width)
+            transformed = transform_width(config)
+            self.transform = Linear(config.d_model, transformed)
             self.activation = ACTIVATIONS[config.activation]
-            self.norm = make_norm(config, width)
+            # a scale and a shift would leave nothing that keeps logits in bounds
+            self.norm = (
+                LayerNorm(transformed, eps=config.norm_eps)
+                if config.norm_type == "affine"
+                else make_norm(config, transformed)
+            )
+            if transformed > width:
+                self.more = Linear(transformed - width, config.vocab_size, bias=False)
         elif width != config.d_model:
             self.projection = (
                 words.projections[0]
@@ -103,7 +117,12 @@ class FlatHead(Head):
             x_btd = self.norm(self.activation(self.transform(x_btd)))
         elif self.projection is not None:
             x_btd = x_btd @ self.projection
-        logits_btv: Tensor = self.out(x_btd)
+        logits_btv: Tensor
+        if self.more is None:
+            logits_btv = self.out(x_btd)
+        else:
+            width = self.out.in_features
+            logits_btv = self.out(x_btd[..., :width]) + self.more(x_btd[..., width:])
         return logits_btv if hints is None else self.hinted(logits_btv, read_btd, hints)
 
     def hinted(self, logits_btv: Tensor, read_btd: Tensor, hints: Hints) -> Tensor:
@@ -229,6 +248,12 @@ def log_sum_exp(x_nv: Tensor) -> Tensor:
     return x_nv[:, 0] - x_nv.log_softmax(dim=-1)[:, 0]
 
 
+def transform_width(config: ModelConfig) -> int:
+    """How wide a masked-word head's transform is."""
+    width = config.embed_width
+    return max(config.d_model, width) if config.wide_head else width
+
+
 def make_head(config: ModelConfig, words: WordEmbedding) -> Head | None:
     if config.head == "none":
         return None
@@ -238,14 +263,20 @@ def make_head(config: ModelConfig, words: WordEmbedding) -> Head | None:
 def head_cost(config: ModelConfig, shape: Shape) -> Cost:
     """What the head adds to the embedding, and the work of its loss or logits."""
     tokens, d = shape.batch * shape.tgt_len, config.d_model
-    cost = linear_cost(d, d, shape.batch, bias=True) if config.pooler else Cost()
+    dense = config.pooler and config.pool == "dense"
+    cost = linear_cost(d, d, shape.batch, bias=True) if dense else Cost()
+    if config.pair_head != "none":
+        cost += linear_cost(d, 2, shape.batch, bias=True)
     if config.head == "none":
         return cost
     if len(config.clusters) > 1:
         return cost + cluster_head_cost(config, tokens)
     if config.head == "masked":
-        cost += linear_cost(d, config.embed_width, tokens, bias=True)
-        cost += Cost(norm_parameters(config, config.embed_width))
+        transformed = transform_width(config)
+        cost += linear_cost(d, transformed, tokens, bias=True)
+        cost += Cost(norm_parameters(config, transformed))
+        more = transformed - config.embed_width
+        cost += linear_cost(more, config.vocab_size, tokens, bias=False)
     elif config.embed_width != d:
         project = linear_cost(d, config.embed_width, tokens, bias=False)
         cost += project.shared() if config.tie_projections == "all" else project

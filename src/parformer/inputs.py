@@ -77,3 +77,14 @@ def check_state(config: ModelConfig, state: State, batch: int, *, training: bool
             "this state was made for inference; training starts from initial_state "
             "or goes on with a state of its own"
         )
+
+
+def all_present(state: State, tokens: Tensor, padding: Tensor | None) -> Tensor | None:
+    """Which of the remembered places and the new ones hold a token; None if all do."""
+    if padding is None and state.padding_bm is None:
+        return None
+    ones = tokens.new_ones(tokens.shape, dtype=torch.bool)
+    before = state.padding_bm
+    if before is None:
+        before = ones[:, :1].expand(-1, min(state.position, state.memory))
+    return torch.cat((before, ones if padding is None else padding), dim=1)

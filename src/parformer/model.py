@@ -33,7 +33,7 @@ from parformer.embedding import IGNORE, Embedding
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
 from parformer.first_weights import initialise
 from parformer.head import Head, make_head
-from parformer.inputs import check_inputs, check_state
+from parformer.inputs import all_present, check_inputs, check_state
 from parformer.state import Output, State
 from parformer.store import folder
 from parformer.weights import fill, named_tensors, place
@@ -57,7 +57,9 @@ class Model(Stack):
         self.make_blocks(config, {})
         self.head = make_head(config, self.embedding.words)
         self.prior = Prior(config, config.vocab_size) if config.counts or config.recall else None
-        self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
+        dense = config.pooler and config.pool == "dense"
+        self.pooler = Linear(config.d_model, config.d_model) if dense else None
+        self.pair_head = Linear(config.d_model, 2) if config.pair_head != "none" else None
         self._compiled: Callable[..., Step] | None = None
 
     def compile(self, *args: Any, **options: Any) -> None:
@@ -125,14 +127,15 @@ class Model(Stack):
         new = None
         if self.config.causal:
             new = self._after(state, tokens.shape[1], after, (window, present, recent))
+        pairs = None if self.pair_head is None else self.pair_head(pooled)
         if targets is None:
             logits = self._logits(x_btd, hints, last_only=last_only)
-            return Output(x_btd, new, logits=logits, pooled=pooled)
+            return Output(x_btd, new, logits=logits, pooled=pooled, pair_logits=pairs)
         if losses_n is not None:
             loss, losses_bt = losses_n.mean(), losses_n.view(targets.shape)
         else:
             loss, losses_bt = self._losses(x_btd, targets, hints)
-        return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled)
+        return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled, pair_logits=pairs)
 
     def _after(
         self,
@@ -181,9 +184,9 @@ class Model(Stack):
         """The numbers of one step: hidden, what blocks remember, pooled, losses of targets."""
         # nobody but the stack holds on to what goes into it
         x_btd, after = self.run(
-            self.embedding(tokens, token_types, context.position), before, context
+            self.embedding(tokens, token_types, context.position, context.padding), before, context
         )
-        pooled = None if self.pooler is None else torch.tanh(self.pooler(x_btd[:, 0]))
+        pooled = self._pooled(x_btd) if self.config.pooler else None
         if self.training and self.config.dropout and self.config.final_dropout:
             x_btd = F.dropout(x_btd, self.config.dropout)
         losses_n = None
@@ -192,6 +195,10 @@ class Model(Stack):
             known = None if hints is None else hints.in_a_row()
             losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n, known)
         return x_btd, after, pooled, losses_n
+
+    def _pooled(self, x_btd: Tensor) -> Tensor:
+        first_bd = x_btd[:, 0]
+        return first_bd if self.pooler is None else torch.tanh(self.pooler(first_bd))
 
     def encode(
         self, source: Tensor, padding: Tensor | None = None, *, taps: Taps | None = None
@@ -293,17 +300,6 @@ class Model(Stack):
         """
         weights = {name: tensor.detach() for name, tensor in named_tensors(self).items()}
         folder.write_model(Path(path), weights, self.config.to_dict(), tokenizer)
-
-
-def all_present(state: State, tokens: Tensor, padding: Tensor | None) -> Tensor | None:
-    """Which of the remembered places and the new ones hold a token; None if all do."""
-    if padding is None and state.padding_bm is None:
-        return None
-    ones = tokens.new_ones(tokens.shape, dtype=torch.bool)
-    before = state.padding_bm
-    if before is None:
-        before = ones[:, :1].expand(-1, min(state.position, state.memory))
-    return torch.cat((before, ones if padding is None else padding), dim=1)
 
 
 def build(

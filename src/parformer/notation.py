@@ -6,7 +6,7 @@ reads back as the same blocks. What the blocks are made of is the caller's affai
     pattern = [stack "|"] stack
     stack   = item {item}
     item    = block | group
-    group   = ("(" stack ")" | "<" stack ">" | "{" stack "}") ["x" count]
+    group   = ("(" stack ")" | "<" stack ">" ["[" options "]"] | "{" stack "}") ["x" count]
     block   = letter ["[" options "]"]
 """
 
@@ -50,7 +50,8 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}(?P<decimals>(\.[0-9]{1,25})?(e[+-]?[0-9]{1,
 _TOKEN = re.compile(
     r"""\s* (?:
       (?P<open> [(<{] )
-    | (?P<close> [)>}] )  (?: \s* [x×*] \s* (?P<count> [0-9]* ) )?
+    | (?P<close> [)}] | > (?: \s* \[ (?P<told> [^\[\]]* ) \] )? )
+      (?: \s* [x×*] \s* (?P<count> [0-9]* ) )?
     | (?P<letter> [a-wyz] )  (?: \s* \[ (?P<options> [^\[\]]* ) \] )?
       (?: \s* (?P<stray> [x×*] ) \s* (?P<digits> [0-9]* ) )?
     | (?P<other> \S ) )""",
@@ -223,7 +224,7 @@ class Parser(Generic[B]):
         self,
         text: str,
         make_block: Callable[[str, Options], B],
-        make_group: Callable[[str, list[B], int], B],
+        make_group: Callable[[str, list[B], int, Options], B],
     ) -> None:
         self.text = text
         self.make_block, self.make_group = make_block, make_group
@@ -247,7 +248,7 @@ class Parser(Generic[B]):
             elif token["other"] == "|":
                 self.divide(token.start("other"))
             elif token["other"] in ("[", "]"):
-                way_out = "options follow their block, like s[heads=2]"
+                way_out = "options follow their block, like s[heads=2], or < >"
                 self.refuse(f"stray {token['other']!r}", token.start("other"), way_out)
             else:
                 kind = "letter" if token["letter"] else "other"
@@ -277,7 +278,7 @@ class Parser(Generic[B]):
         self.groups.append(Group(at))
 
     def close(self, token: re.Match[str]) -> None:
-        at, bracket, count = token.start("close"), token["close"], token["count"]
+        at, bracket, count = token.start("close"), token["close"][0], token["count"]
         opening = self.text[self.groups[-1].at] if len(self.groups) > 1 else ""
         if opening + bracket not in ("()", "<>", "{}"):
             self.refuse(f"unpaired {bracket!r}", at, _PAIRS)
@@ -289,24 +290,29 @@ class Parser(Generic[B]):
         # nine digits are too many blocks already; Python itself refuses to read thousands
         blocks, size, times = group.blocks, group.size, int((count or "1").lstrip("0")[:9])
         if bracket == ">":
-            blocks, size = [self.make_group("<", blocks, 1)], size + 1
+            blocks, size = [self.make_group("<", blocks, 1, self.options(token, "told"))], size + 1
         elif bracket == "}":
             self.room(size * times, at)
-            blocks, size, times = [self.make_group("{", blocks, times)], size * times + 1, 1
+            blocks, size, times = (
+                [self.make_group("{", blocks, times, NO_OPTIONS)],
+                size * times + 1,
+                1,
+            )
         self.add(blocks, size, times, at)
 
     def block(self, token: re.Match[str]) -> None:
-        options = NO_OPTIONS if token["options"] is None else self.options(token)
-        block = self.make_block(token["letter"], options)
+        block = self.make_block(token["letter"], self.options(token, "options"))
         if token["stray"]:
             group = f"({short(str(block))})x{token['digits'][:9] or 2}"
             self.refuse(f"stray {token['stray']!r}", token.start("stray"), f"write {group}")
         self.add([block], 1, 1, token.start("letter"))
 
-    def options(self, token: re.Match[str]) -> Options:
+    def options(self, token: re.Match[str], part: str) -> Options:
+        if token[part] is None:
+            return NO_OPTIONS
         values: dict[str, Value] = {}
-        at = token.start("options")
-        for piece in token["options"].split(","):
+        at = token.start(part)
+        for piece in token[part].split(","):
             place = self.place(at + len(piece) - len(piece.lstrip()))
             name, equals, word = (part.strip() for part in piece.partition("="))
             value: Value = word if equals else True

@@ -6,16 +6,27 @@ inside of a bottleneck is one too. `ModelConfig` is the parts together, flat, as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from parformer.errors import ConfigError
 from parformer.fields import fit_fields, need_at_least
-from parformer.pattern import Pattern
+from parformer.grams import check_table, largest_order
+from parformer.pattern import BlockSpec, Pattern
 
 FAMILY: Any = None
 """A field's default that says: as the family has it."""
+
+OPEN: dict[str, Any] = {
+    "embedding": "plain",
+    "projection_bias": False,
+    "narrow_positions": False,
+    "trigrams": "none",
+    "wide_head": False,
+    "pool": "dense",
+}
+"""What a family has where its file does not say."""
 
 MAX_CUTOFFS = 63
 """Halving any width that often leaves nothing of it."""
@@ -44,7 +55,8 @@ class StackConfig:
     d_attention: int = 0
     """Width inside an `r` or `a` block without `width=`; 0 means a quarter of d_model."""
     d_bottleneck: int = 0
-    """Width of the stream inside `< >`; 0 means a quarter of d_model."""
+    """Width of the stream inside a `< >` that does not say `width=`; 0 means a quarter of
+    d_model."""
     d_source: int = 0
     """Width of what `c` blocks look at; 0 means d_model."""
 
@@ -61,8 +73,9 @@ class StackConfig:
 
     norm: Literal["pre", "post"] = FAMILY
     """Normalise what a block reads, or what the residual sum gives."""
-    norm_type: Literal["layer", "rms"] = FAMILY
-    """Layer norm or root-mean-square norm."""
+    norm_type: Literal["layer", "rms", "affine"] = FAMILY
+    """Layer norm, root-mean-square norm, or no norm but a scale and a shift for every channel
+    (MobileBERT's NoNorm)."""
     norm_eps: float = FAMILY
     """What keeps a norm from dividing by zero."""
     final_norm: bool = FAMILY
@@ -75,6 +88,10 @@ class StackConfig:
     """Biases in attention's projections."""
     feed_forward_bias: bool = FAMILY
     """Biases in feed-forward's projections."""
+
+    absent_score: float = 0.0
+    """What attention scores a place without a token; 0 means −∞, so that nothing of it is seen
+    (Google's MobileBERT has −6)."""
 
     dropout: float = 0.0
     """Share of activations dropped while training."""
@@ -112,6 +129,10 @@ class StackConfig:
         for name in ("norm_eps", "rotary_base"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.absent_score and self.positions == "relative":
+            raise ConfigError(
+                f"absent_score {self.absent_score:g} is not for relative positions; leave it at 0"
+            )
         self._settle_positions()
         self._check_same_length()
         self.head_width(self.n_head)
@@ -189,12 +210,38 @@ class StackConfig:
         values = {field.name: getattr(self, field.name) for field in fields(StackConfig)}
         return StackConfig(**{**values, **changes})
 
-    def narrowed(self, inside: Pattern) -> StackConfig:
+    def narrowed(self, spec: BlockSpec) -> InsideConfig:
         """What the inside of a bottleneck is told: the same on a narrower stream."""
-        width = self.d_bottleneck or max(1, self.d_model // 4)
-        source = self.d_source or self.d_model
-        own = {"d_model": width, "d_source": source, "final_norm": False, "drop_once": False}
-        return self.stack(pattern=inside, **own)
+        assert spec.inside is not None
+        options, feed = spec.options, str(spec.options.get("feed", ""))
+        width = int(options.get("width", self.d_bottleneck or max(1, self.d_model // 4)))
+        if ("wide" in options) != (width > self.d_model):
+            than, way_out = ("wider", "lower width= or d_bottleneck, or say that it is meant: wide")
+            if "wide" in options:
+                than, way_out = "not wider", "raise width= or d_bottleneck, or leave out wide"
+            raise ConfigError(
+                f"the inside of {str(spec)!r} has width {width}, {than} than the stream's "
+                f"{self.d_model}; {way_out}"
+            )
+        own = {"pattern": spec.inside, "d_model": width, "final_norm": False, "drop_once": False}
+        if feed:
+            own["dropout"] = 0.0  # as MobileBERT has it: only what goes up is dropped of
+        values = {field.name: getattr(self, field.name) for field in fields(StackConfig)}
+        values["d_source"] = self.d_source or self.d_model
+        return InsideConfig(**values | own, feed=feed, d_outside=self.d_model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsideConfig(StackConfig):
+    """The inside of a bottleneck, and what its attention reads instead of its own stream."""
+
+    feed: str = ""
+    """As in the brackets after `< >`; empty where they say nothing."""
+    d_outside: int = 0
+    """Width of the stream around the bottleneck."""
+
+    def stack(self, **changes: Any) -> StackConfig:
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +250,7 @@ class EmbeddingConfig:
 
     vocab_size: int
     """Number of different tokens."""
-    embedding: Literal["plain", "adaptive", "factorized"] = "plain"
+    embedding: Literal["plain", "adaptive", "factorized"] = FAMILY
     """One table; clusters of falling width; or a narrow table and a projection."""
     d_embed: int = 0
     """Width of the embedding table (its first cluster); 0 means d_model."""
@@ -211,8 +258,14 @@ class EmbeddingConfig:
     """Where an adaptive vocabulary is cut, frequent words first."""
     div_val: int = 1
     """Each adaptive cluster is this many times narrower than the one before."""
-    projection_bias: bool = False
+    projection_bias: bool = FAMILY
     """A bias in the projection of a factorized embedding (ALBERT has one, OPT has not)."""
+    narrow_positions: bool = FAMILY
+    """Positions, token types and the norm are as wide as a factorized embedding's table, and its
+    projection comes last (ALBERT)."""
+    trigrams: Literal["none", "tokens", "all"] = FAMILY
+    """The embedding projects each token beside the next and the previous one (MobileBERT), of those
+    that are tokens; or of all, padding too, as the released code does."""
     scale_embedding: bool = FAMILY
     """Multiply embeddings by the square root of d_model."""
     embedding_norm: bool = FAMILY
@@ -236,6 +289,16 @@ class EmbeddingConfig:
             )
         if self.embedding == "adaptive":
             self._check_clusters(self.d_embed or width)
+        if self.trigrams != "none" and self.narrow_positions:
+            raise ConfigError(
+                f"trigrams={self.trigrams!r} are projected before positions are added; "
+                "set narrow_positions=false"
+            )
+        for name, off in (("trigrams", "none"), ("narrow_positions", False)):
+            if self.embedding == "adaptive" and getattr(self, name) != off:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} needs one table, got embedding='adaptive'"
+                )
 
     def _check_clusters(self, first: int) -> None:
         if len(self.cutoffs) > MAX_CUTOFFS:
@@ -267,8 +330,16 @@ class HeadConfig:
     """Which output projections reuse the embedding's: Transformer-XL shares all but the first."""
     output_bias: bool = FAMILY
     """A bias per token in the head."""
+    wide_head: bool = FAMILY
+    """A masked-word head that reads the model's whole width: to a narrower table it adds a matrix
+    of its own (MobileBERT)."""
     pooler: bool = FAMILY
-    """A tanh projection of the first token, as BERT's classifiers use it."""
+    """One vector for a whole text, of its first token, as BERT's classifiers use it."""
+    pool: Literal["dense", "first"] = FAMILY
+    """How: a tanh projection of the first token, or just as it is (MobileBERT)."""
+    pair_head: Literal["none", "next", "order"] = "none"
+    """Two logits for a pair of sentences, from what is pooled: 1 where the second does not follow
+    the first (BERT), or where the two have changed places (ALBERT)."""
     final_dropout: bool = FAMILY
     """Drop some of what the head reads, too."""
     counts: int = 0
@@ -288,6 +359,8 @@ class HeadConfig:
             )
         if self.head == "masked" and causal:
             raise ConfigError("a masked-word head needs causal=false: it reads both sides")
+        if self.pair_head != "none" and not self.pooler:
+            raise ConfigError(f"pair_head={self.pair_head!r} reads what is pooled; set pooler=true")
 
     def check_counts(self, vocab_size: int, *, adaptive: bool) -> None:
         """Refuse a table of counts that this head cannot use."""
@@ -307,50 +380,6 @@ class HeadConfig:
         """How many tokens before the last one have to be remembered for counts and recall."""
         order = self.count_order or largest_order(vocab_size)
         return max(order - 1 if self.counts else 0, self.recall)
-
-
-LONGEST_GRAM = 8
-"""An 8-gram predicts a token from the seven before it."""
-GRAM_BITS = 64
-"""Bits that an n-gram is sorted by: of a large vocabulary only short ones are counted."""
-TABLE_HEAD = 64
-"""Whole numbers at the beginning of a table of counts."""
-
-
-def token_bits(vocab_size: int) -> int:
-    return max(1, (vocab_size - 1).bit_length())
-
-
-def largest_order(vocab_size: int) -> int:
-    """The longest n-grams that can be counted.
-
-    >>> largest_order(256), largest_order(4096), largest_order(50257)
-    (8, 5, 4)
-    """
-    return min(LONGEST_GRAM, GRAM_BITS // token_bits(vocab_size))
-
-
-def least_bytes(order: int, vocab_size: int) -> int:
-    """What a table of counts takes that knows frequencies alone."""
-    return 4 * (TABLE_HEAD + vocab_size) + 24 * (order - 1)
-
-
-def check_table(vocab_size: int, size: int, order: int) -> int:
-    """The order that is meant, once a table of it has room for anything."""
-    need_at_least("vocab_size", vocab_size, 1)
-    longest = largest_order(vocab_size)
-    if order < 0 or order > longest or order == 1:
-        raise ConfigError(
-            f"n-grams of 2 to {longest} tokens can be counted of {vocab_size:,}, "
-            f"got count_order {order}"
-        )
-    least = least_bytes(order or longest, vocab_size)
-    if size < least:
-        raise ConfigError(
-            f"a table of counts for {vocab_size:,} tokens takes {least:,} bytes at least, "
-            f"got {size:,}"
-        )
-    return order or longest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,8 +89,10 @@ class BlockSpec:
 
     def _group_text(self) -> str:
         opening, closing = GROUPS[self.letter]
-        if self.options or not isinstance(self.inside, Pattern):
-            raise PatternError(f"a group {opening} {closing} takes a pattern inside, no options")
+        if not isinstance(self.inside, Pattern):
+            raise PatternError(f"a group {opening} {closing} takes a pattern inside")
+        if self.options and opening != "<":
+            raise PatternError(f"a group {opening} {closing} takes no options; < > and blocks do")
         if self.inside.encoder is not None:
             raise PatternError(f"an encoder inside {opening} {closing}; '|' stands outside of it")
         if type(self.times) is not int or self.times < 1 or (self.times > 1 and opening == "<"):
@@ -99,7 +101,8 @@ class BlockSpec:
                 "{ } runs once or more often, < > once"
             )
         inside = unit_text([str(block) for block in self.inside], str(self.inside))
-        return f"{opening}{inside}{closing}" + (f"x{self.times}" if self.times > 1 else "")
+        told = f"[{self.options}]" if self.options else ""
+        return f"{opening}{inside}{closing}{told}" + (f"x{self.times}" if self.times > 1 else "")
 
     @property
     def size(self) -> int:
@@ -161,8 +164,8 @@ class Pattern(Sequence[BlockSpec]):
         if not isinstance(text, str):
             raise PatternError(f"{shown(text)} is no pattern; give a text like '(sf)x16'")
 
-        def group(letter: str, blocks: list[BlockSpec], times: int) -> BlockSpec:
-            return BlockSpec(letter, inside=cls(blocks), times=times)
+        def group(letter: str, blocks: list[BlockSpec], times: int, options: Options) -> BlockSpec:
+            return BlockSpec(letter, options, cls(blocks), times)
 
         encoder, blocks = Parser(text, BlockSpec, group).parse()
         return cls(blocks, None if encoder is None else cls(encoder))

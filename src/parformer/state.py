@@ -112,3 +112,5 @@ class Output:
     """(batch, time), 0 where a target does not count."""
     pooled: Tensor | None = None
     """(batch, width), for models with a pooler."""
+    pair_logits: Tensor | None = None
+    """(batch, 2), for models with a head for pairs of sentences."""

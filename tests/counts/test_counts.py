@@ -14,7 +14,7 @@ from parformer.counts.count import all_levels, as_much_as_fits, estimates, grams
 from parformer.counts.look import Readable, compiled, log_chances, look_plainly
 from parformer.counts.table import CHANCES
 from parformer.errors import ConfigError, FolderError
-from parformer.parts import largest_order, least_bytes
+from parformer.grams import largest_order, least_bytes
 
 RANDOM = np.random.default_rng(0)
 TEXT = np.frombuffer(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from parformer.blocks.base import (
     BYTES,
@@ -26,14 +26,14 @@ from parformer.blocks.base import (
     linear_cost,
     norm_parameters,
 )
-from parformer.blocks.linear import Linear, parts
+from parformer.blocks.linear import FedProjection, Linear, parts
 from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
 from parformer.blocks.places import make_mask, rotations, turn
 from parformer.blocks.state import BlockState
 from parformer.blocks.taps import attend_openly
 from parformer.errors import ConfigError
 from parformer.kernels.attention import attend, usable
-from parformer.parts import StackConfig
+from parformer.parts import InsideConfig, StackConfig
 from parformer.pattern import BlockSpec
 
 
@@ -60,11 +60,21 @@ class SelfAttention(Block):
         self.heads, self.kv_heads, self.width = head_sizes(config, spec.options)
         self.dropatt = config.dropatt
         self.causal, self.reach = config.causal, config.reach
-        self.stream = config.d_model
+        self.absent_score = config.absent_score
         inside = self.heads * self.width
         both = 2 * self.kv_heads * self.width
-        self.qkv = Linear(config.d_model, inside + both, bias=config.attention_bias)
-        self.out = Linear(inside, config.d_model, bias=config.attention_bias)
+        narrow, wide = read_widths(config)
+        feed = config.feed if isinstance(config, InsideConfig) else ""
+        self.fed = feed in ("shared", "outside")
+        """Whether a bottleneck says what is read here."""
+        self.remembered = narrow + wide if feed == "shared" else narrow
+        bias = config.attention_bias
+        self.qkv: nn.Module = (
+            FedProjection((narrow, wide), (inside + both // 2, both // 2), bias=bias)
+            if feed == "shared"
+            else Linear(narrow, inside + both, bias=bias)
+        )
+        self.out = Linear(inside, config.d_model, bias=bias)
 
     def forward(
         self, x_btd: Tensor, state: BlockState | None, context: Context
@@ -83,13 +93,14 @@ class SelfAttention(Block):
         """Training: remembered inputs go through today's projections."""
         assert state is None or isinstance(state, InputMemory)  # Model refuses any other
         past = 0 if state is None else state.length
-        all_bnd = x_btd if state is None else torch.cat((state.inputs_bmd, x_btd), dim=1)
+        new_btd = torch.cat(context.feed, dim=-1) if self.fed else x_btd
+        all_bnd = new_btd if state is None else torch.cat((state.inputs_bmd, new_btd), dim=1)
         kv_bnd = None
         if past == 0:
-            q_btd = self.qkv(self.read(x_btd))
+            q_btd = self.qkv(self.look(all_bnd))
         else:
             sizes = [self.heads * self.width, 2 * self.kv_heads * self.width]
-            read_bnd = self.read(all_bnd)
+            read_bnd = self.look(all_bnd)
             q_btd, kv_bnd = parts(self.qkv, sizes, [read_bnd[:, past:], read_bnd])
         kept = keep_inputs(all_bnd, context.memory)
         if self._usable(q_btd, all_bnd.shape[1], context):
@@ -114,7 +125,7 @@ class SelfAttention(Block):
         if isinstance(state, InputMemory):
             state = self._project_memory(state, context)
         assert state is None or isinstance(state, KeyValueMemory)
-        qkv_btd = self.qkv(self.read(x_btd))
+        qkv_btd = self.qkv(*context.feed) if self.fed else self.qkv(self.read(x_btd))
         alone = not self.causal or (state is None and context.memory == 0)
         if alone and self._usable(qkv_btd, x_btd.shape[1], context):
             return self._attend_compiled(qkv_btd, None, context), None
@@ -132,10 +143,14 @@ class SelfAttention(Block):
 
     def _project_memory(self, state: InputMemory, context: Context) -> KeyValueMemory:
         """Turn a training memory into an inference one."""
-        _, kv_bgmk = self._split(self.qkv(self.read(state.inputs_bmd)))
+        _, kv_bgmk = self._split(self.qkv(self.look(state.inputs_bmd)))
         kv_bgmk = self.place_keys(kv_bgmk, context.position - state.length, context)
         _, after = append(None, kv_bgmk, state.length, None)
         return after
+
+    def look(self, x_btd: Tensor) -> Tensor:
+        """What is projected of the stream, or of what a bottleneck feeds instead."""
+        return x_btd if self.fed else self.read(x_btd)
 
     def _heads(self, x_btd: Tensor) -> Tensor:
         return x_btd.view(*x_btd.shape[:2], -1, self.width).transpose(1, 2)
@@ -189,6 +204,8 @@ class SelfAttention(Block):
         """What queries take from the values, all heads side by side."""
         k_bgnk, v_bgnk = kv_bgnk.chunk(2, 1)
         time, keys = q_bhtk.shape[2], k_bgnk.shape[2]
+        if self.absent_score and context.padding is not None:
+            k_bgnk = k_bgnk * context.padding[:, None, :, None]  # the mask has their scores
         dropout = self.dropatt if self.training else 0.0
         if context.shows_weights:
             mask, scaled_bhtk = self.mask(time, keys, q_bhtk, context), q_bhtk / self.width**0.5
@@ -208,11 +225,12 @@ class SelfAttention(Block):
 
     def mask(self, time: int, keys: int, like: Tensor, context: Context) -> Tensor | None:
         """What to add to scores; None where every key is seen."""
-        return see_mask(time, keys, like, context, causal=self.causal, reach=self.reach)
+        absent, causal, reach = self.absent_score, self.causal, self.reach
+        return see_mask(time, keys, like, context, causal=causal, reach=reach, absent=absent)
 
     def _usable(self, x: Tensor, keys: int, context: Context) -> bool:
         """Whether the compiled kernel can do it: it masks the future, or absent tokens."""
-        both = self.causal and context.padding is not None
+        both = context.padding is not None and (self.causal or self.absent_score)
         return (
             not both
             and not context.shows_weights
@@ -243,17 +261,23 @@ class SelfAttention(Block):
 
     def zeros(self, batch: int, memory: int) -> BlockState | None:
         like = next(self.parameters())
-        return InputMemory(like.new_zeros(batch, memory, self.stream).detach())
+        return InputMemory(like.new_zeros(batch, memory, self.remembered).detach())
 
     @classmethod
     def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
         heads, kv_heads, width = head_sizes(config, spec.options)
         batch, time, keys = shape.batch, shape.tgt_len, shape.keys
-        d, inside, both = config.d_model, heads * width, 2 * kv_heads * width
-        queries = linear_cost(d, inside, batch * time, bias=config.attention_bias)
-        values_again = linear_cost(d, both, batch * keys, bias=config.attention_bias)
-        values_cached = linear_cost(d, both, batch * time, bias=config.attention_bias)
-        out = linear_cost(inside, d, batch * time, bias=config.attention_bias)
+        d, inside, half = config.d_model, heads * width, kv_heads * width
+        bias, (narrow, wide) = config.attention_bias, read_widths(config)
+
+        def keys_and_values(tokens: int) -> Cost:
+            return linear_cost(narrow, half, tokens, bias=bias) + linear_cost(
+                wide, half, tokens, bias=bias
+            )
+
+        queries = linear_cost(narrow, inside, batch * time, bias=bias)
+        values_again, values_cached = keys_and_values(batch * keys), keys_and_values(batch * time)
+        out = linear_cost(inside, d, batch * time, bias=bias)
         products = 2 * 2 * batch * time * keys * inside
         distances = Cost()
         if config.positions == "relative":
@@ -263,7 +287,7 @@ class SelfAttention(Block):
             # One table serves the whole batch, and inference makes it once for all steps.
             again = linear_cost(d, inside, rows, bias=False).flops
             distances = Cost(d * inside + biases, again, 0 if config.causal else again)
-        row = BYTES * both if config.causal else 0
+        row = BYTES * 2 * half if config.causal else 0
         return (
             queries
             + Cost(values_again.parameters, values_again.flops, values_cached.flops_cached)
@@ -300,6 +324,14 @@ class RotaryAttention(SelfAttention, positions="rotary"):
         return q_bhtk.transpose(1, 2).flatten(2), kv_bgnk.transpose(1, 2).flatten(2)
 
 
+def read_widths(config: StackConfig) -> tuple[int, int]:
+    """Widths of what queries and keys read, and of what values read."""
+    own = config.d_model
+    if not isinstance(config, InsideConfig) or config.feed not in ("shared", "outside"):
+        return own, own
+    return (own if config.feed == "shared" else config.d_outside), config.d_outside
+
+
 def head_sizes(config: StackConfig, options: Options) -> tuple[int, int, int]:
     """As `plain_head_sizes`, if they suit the stack's positions."""
     heads, kv_heads, width = plain_head_sizes(config, options)
@@ -328,13 +360,25 @@ def plain_head_sizes(config: StackConfig, options: Options) -> tuple[int, int, i
 
 
 def see_mask(
-    time: int, keys: int, like: Tensor, context: Context, *, causal: bool, reach: int
+    time: int,
+    keys: int,
+    like: Tensor,
+    context: Context,
+    *,
+    causal: bool,
+    reach: int,
+    absent: float = 0.0,
 ) -> Tensor | None:
-    """What to add to scores: 0 where a query may look, −inf where not; None if all is seen."""
+    """What to add to scores: 0 where a query may look, −inf where not; None if all is seen.
+
+    `absent` is for places without a token, in the place of −inf; their scores are 0 then.
+    """
     if time == 1 and causal and context.padding is None and not reach:
         return None
     mask: Tensor | None = context.once(
-        ("mask", time, keys, causal, reach),
-        lambda: make_mask(time, keys, like, causal=causal, reach=reach, padding=context.padding),
+        ("mask", time, keys, causal, reach, absent),
+        lambda: make_mask(
+            time, keys, like, causal=causal, reach=reach, padding=context.padding, absent=absent
+        ),
     )
     return mask

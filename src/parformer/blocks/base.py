@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parformer.blocks.linear import Direct, LayerNorm
+from parformer.blocks.linear import Affine, Direct, LayerNorm
 from parformer.blocks.places import Places
 from parformer.blocks.state import BlockState
 from parformer.blocks.taps import Taps
@@ -120,6 +120,8 @@ class Context:
     """(batch, time), those of this step, where a model reads them."""
     taps: Taps | None = None
     """Who listens to the blocks: attention maps, distillation, pruning."""
+    feed: tuple[Tensor, ...] = ()
+    """What a bottleneck has its attention read instead of the stream inside."""
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     @property
@@ -142,6 +144,8 @@ class Block(Direct, ABC):
     """The options that may follow the letter, and their types."""
     summands: ClassVar[Sequence[str]] = ()
     """Bare words of which one may stand there, or a sum of several, as in `y[dense+vanilla]`."""
+    words: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The words that an option may be, where there are only a few."""
     training_state: ClassVar[type[BlockState] | None] = None
     """What its memory is while training; None if it has none."""
     state_needs_run: ClassVar[bool] = False
@@ -238,15 +242,13 @@ def forget(letter: str) -> None:
 @lru_cache(maxsize=4096)
 def find_block(spec: BlockSpec) -> type[Block]:
     """The class that builds this block, once its options are known to be fine."""
-    if spec.letter in GROUPS:
-        return GROUPS[spec.letter]
-    if spec.letter not in BLOCKS:
+    if spec.letter not in BLOCKS and spec.letter not in GROUPS:
         raise ConfigError(
             f"block {spec.letter!r} ({ALPHABET[spec.letter]}) cannot be built yet; "
             f"blocks built: {' '.join(sorted(BLOCKS))}"
         )
-    cls = BLOCKS[spec.letter]
-    known = {**cls.options, "share": str}
+    cls = BLOCKS.get(spec.letter) or GROUPS[spec.letter]
+    known = {**cls.options, "share": str} if spec.letter in BLOCKS else cls.options
     for name, value in spec.options.items():
         if value is True and {*name.split("+")} <= {*cls.summands}:
             continue
@@ -263,6 +265,9 @@ def find_block(spec: BlockSpec) -> type[Block]:
             )
         if isinstance(value, int) and value < 1:
             raise ConfigError(f"option {name!r} in {str(spec)!r} must be at least 1, got {value}")
+        if name in cls.words and value not in cls.words[name]:
+            known_kinds = ", ".join(cls.words[name])
+            raise ConfigError(f"unknown {name} in {str(spec)!r}, {value!r}; known: {known_kinds}")
     return cls
 
 
@@ -274,6 +279,8 @@ def make_norm(config: StackConfig, width: int = 0) -> nn.Module:
     width = width or config.d_model
     if config.norm_type == "rms":
         return nn.RMSNorm(width, eps=config.norm_eps)
+    if config.norm_type == "affine":
+        return Affine(width)
     return LayerNorm(width, eps=config.norm_eps)
 
 

@@ -2,6 +2,10 @@
 
 `<sffff>` projects the stream down, runs its inside there and projects up again (MobileBERT);
 `{sf}x12` runs its inside twelve times with one set of weights (ALBERT).
+
+Who feeds the attention inside a bottleneck stands behind it: the narrow stream, which is normed
+then (`feed=inside`); queries and keys from a bottleneck of their own, values from the stream
+outside (`feed=shared`); or all of them from outside (`feed=outside`).
 """
 
 # b batch, t time, d width, w width inside
@@ -9,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 from torch import Tensor, nn
@@ -20,12 +25,14 @@ from parformer.blocks.base import (
     Cost,
     Shape,
     linear_cost,
+    make_norm,
     norm_parameters,
 )
 from parformer.blocks.linear import Linear
 from parformer.blocks.stack import Remembered, Shared, Stack, stack_costs, stack_parameters
 from parformer.blocks.state import BlockState, GroupState, apart, together
-from parformer.parts import StackConfig
+from parformer.errors import ConfigError
+from parformer.parts import InsideConfig, StackConfig
 from parformer.pattern import BlockSpec, Pattern
 
 
@@ -55,28 +62,47 @@ class Bottleneck(Group):
     """Down to a narrow stream, through the inside, and up again."""
 
     letter = "<"
+    options = {"feed": str, "width": int, "wide": bool}  # noqa: RUF012
+    words = {"feed": ("inside", "shared", "outside")}  # noqa: RUF012
 
     def __init__(self, config: StackConfig, spec: BlockSpec, shared: Shared) -> None:
         super().__init__(config)
-        narrow = config.narrowed(inside_of(spec))
-        self.down = Linear(config.d_model, narrow.d_model, bias=config.feed_forward_bias)
+        narrow = inside_config(config, spec)
+        d, width, bias = config.d_model, narrow.d_model, config.feed_forward_bias
+        self.feed = narrow.feed
+        self.down = Linear(d, width, bias=bias)
+        self.down_norm = make_norm(narrow) if narrow.feed else None
+        self.shared = Linear(d, width, bias=bias) if narrow.feed == "shared" else None
+        self.shared_norm = make_norm(narrow) if narrow.feed == "shared" else None
         self.inside = Stack(narrow, shared)
-        self.out = Linear(narrow.d_model, config.d_model, bias=config.feed_forward_bias)
+        self.out = Linear(width, d, bias=bias)
 
     def forward(
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
-        x_btw, after = self.inside.run(self.down(self.read(x_btd)), self.before(state), context)
+        read_btd = self.read(x_btd)
+        x_btw = self.down(read_btd)
+        if self.down_norm is not None:
+            x_btw = self.down_norm(x_btw)
+        if self.shared is not None and self.shared_norm is not None:
+            context = replace(context, feed=(self.shared_norm(self.shared(read_btd)), read_btd))
+        elif self.feed == "outside":
+            context = replace(context, feed=(read_btd,))
+        x_btw, after = self.inside.run(x_btw, self.before(state), context)
         return self.write(x_btd, self.out(x_btw)), together(after)
 
     @classmethod
     def cost(
         cls, config: StackConfig, spec: BlockSpec, shape: Shape, seen: set[str] | None = None
     ) -> Cost:
-        narrow = config.narrowed(inside_of(spec))
+        narrow = inside_config(config, spec)
         d, width, bias = config.d_model, narrow.d_model, config.feed_forward_bias
         tokens = shape.batch * shape.tgt_len
         own = linear_cost(d, width, tokens, bias=bias) + linear_cost(width, d, tokens, bias=bias)
+        if narrow.feed:
+            own += Cost(norm_parameters(narrow))
+        if narrow.feed == "shared":
+            own += linear_cost(d, width, tokens, bias=bias) + Cost(norm_parameters(narrow))
         inside = stack_costs(narrow, narrow.pattern, shape, set() if seen is None else seen)
         return sum(inside, own + Cost(norm_parameters(config) + stack_parameters(narrow)))
 
@@ -114,6 +140,23 @@ class Repeated(Group):
 
 def inside_of(spec: BlockSpec) -> Pattern:
     return cast(Pattern, spec.inside)
+
+
+def inside_config(config: StackConfig, spec: BlockSpec) -> InsideConfig:
+    """What a bottleneck's inside is told, if there is attention for what is fed to it."""
+    narrow = config.narrowed(spec)
+    if narrow.feed in ("shared", "outside") and not attends(narrow.pattern):
+        raise ConfigError(
+            f"feed={narrow.feed} in {str(spec)!r} is what s inside reads, and there is none; "
+            "leave it out or write an s"
+        )
+    return narrow
+
+
+def attends(pattern: Pattern) -> bool:
+    """Whether there is an s, not counting those in a bottleneck of their own."""
+    groups = (block.inside for block in pattern if block.inside and block.letter != "<")
+    return "s" in pattern.letters or any(map(attends, groups))
 
 
 GROUPS["<"], GROUPS["{"] = Bottleneck, Repeated

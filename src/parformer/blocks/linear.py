@@ -83,6 +83,43 @@ class LayerNorm(Direct, nn.LayerNorm):
         return torch.layer_norm(x, self.normalized_shape, own["weight"], own["bias"], self.eps)
 
 
+class Affine(Direct):
+    """A scale and a shift for every channel in the place of a norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, x, self.weight)
+
+
+class FedProjection(nn.Module):
+    """Queries and keys of one input, values of another; all of them side by side."""
+
+    def __init__(self, inputs: tuple[int, int], outputs: tuple[int, int], *, bias: bool) -> None:
+        super().__init__()
+        self.qk = Linear(inputs[0], outputs[0], bias=bias)
+        self.v = Linear(inputs[1], outputs[1], bias=bias)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Of both inputs, or of one that has them side by side."""
+        narrow, wide = inputs if len(inputs) == 2 else self.split(inputs[0])
+        return torch.cat((self.qk(narrow), self.v(wide)), dim=-1)
+
+    def split(self, both: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.qk.in_features
+        return both[..., :width], both[..., width:]
+
+    def parts(self, sizes: Sequence[int], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Queries of the first input, keys and values of the second."""
+        first, (narrow, wide) = self.split(inputs[0])[0], self.split(inputs[1])
+        keys = self.qk.out_features - sizes[0]
+        q, k = parts(self.qk, [sizes[0], keys], [first, narrow])
+        return [q, torch.cat((k, self.v(wide)), dim=-1)]
+
+
 def plain_weight(linear: nn.Module) -> tuple[Tensor, Tensor | None] | None:
     """A map's own weight and bias, if they are all there is to it."""
     if type(linear) is not Linear or linear.hooked:
@@ -95,6 +132,8 @@ def plain_weight(linear: nn.Module) -> tuple[Tensor, Tensor | None] | None:
 
 def parts(linear: nn.Module, sizes: Sequence[int], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Consecutive stretches of a map's outputs, each of an input of its own."""
+    if isinstance(linear, FedProjection):
+        return linear.parts(sizes, inputs)
     found = plain_weight(linear)
     if found is None:
         starts = [sum(sizes[:i]) for i in range(len(sizes))]

@@ -39,15 +39,29 @@ def sinusoids(count: int, width: int, clamp_len: int, ahead: int = 0) -> Tensor:
 
 
 def make_mask(
-    time: int, keys: int, like: Tensor, *, causal: bool, reach: int, padding: Tensor | None
+    time: int,
+    keys: int,
+    like: Tensor,
+    *,
+    causal: bool,
+    reach: int,
+    padding: Tensor | None,
+    absent: float = 0.0,
 ) -> Tensor | None:
-    """What to add to scores: 0 where a query may look, −inf where not; None if all is seen."""
+    """What to add to scores: 0 where a query may look, −inf where not; None if all is seen.
+
+    `absent`, if it is not 0, stands for −inf where there is no token.
+    """
     hidden: Tensor | None = None
     limit = reach or keys
     if causal and (time > 1 or keys > limit):
         query_t1 = torch.arange(keys - time, keys, device=like.device)[:, None]
         key_1n = torch.arange(keys, device=like.device)[None]
         hidden = (key_1n > query_t1) | (key_1n <= query_t1 - limit)
+    if padding is not None and absent:
+        mask_b11n = torch.zeros_like(padding, dtype=like.dtype).masked_fill(~padding, absent)
+        mask_b11n = mask_b11n[:, None, None]
+        return mask_b11n if hidden is None else mask_b11n.masked_fill(hidden, -math.inf)
     if padding is not None:
         absent_b11n = ~padding[:, None, None]
         if causal:

@@ -33,14 +33,14 @@ from parformer.blocks.places import Places, sinusoids
 from parformer.blocks.state import BlockState, join_blocks, register, rows_of
 from parformer.blocks.taps import Taps
 from parformer.errors import ConfigError, InputError
-from parformer.parts import StackConfig
+from parformer.parts import InsideConfig, StackConfig
 from parformer.pattern import BlockSpec, Pattern
 
 Remembered: TypeAlias = tuple[BlockState | None, ...]
 """What each block of a stack remembers."""
 
-Shared: TypeAlias = dict[str, tuple[BlockSpec, int, Block]]
-"""Blocks by the name that they are shared under, with their spec and width."""
+Shared: TypeAlias = dict[str, tuple[BlockSpec, str, Block]]
+"""Blocks by the name that they are shared under, with their spec and what they read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,15 +227,23 @@ def make_block(config: StackConfig, spec: BlockSpec, shared: Shared) -> Block:
     name = spec.options.get("share")
     if name is None:
         return cls.make(config, spec)
+    reads = stream_of(config)
     if str(name) not in shared:
-        shared[str(name)] = (spec, config.d_model, cls.make(config, spec))
-    known, width, block = shared[str(name)]
-    if known != spec or width != config.d_model:
+        shared[str(name)] = (spec, reads, cls.make(config, spec))
+    known, stream, block = shared[str(name)]
+    if known != spec or stream != reads:
         raise ConfigError(
-            f"{str(spec)!r} of width {config.d_model} cannot share the weights of {str(known)!r} "
-            f"of width {width}; give it another name"
+            f"{str(spec)!r} of {reads} cannot share the weights of {str(known)!r} "
+            f"of {stream}; give it another name"
         )
     return block
+
+
+def stream_of(config: StackConfig) -> str:
+    """What blocks of a stack read, in words."""
+    if not isinstance(config, InsideConfig) or not config.feed:
+        return f"width {config.d_model}"
+    return f"width {config.d_model}, feed={config.feed} from {config.d_outside}"
 
 
 def stack_costs(

@@ -33,7 +33,7 @@ from parformer.counts.table import (
     extend_hash,
     split_hash,
 )
-from parformer.parts import check_table, token_bits
+from parformer.grams import check_table, token_bits
 
 MOST = 20_000_000
 """Tokens of a text that are counted; more would take gigabytes."""

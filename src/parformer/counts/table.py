@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parformer.errors import FolderError
-from parformer.parts import TABLE_HEAD as HEAD
+from parformer.grams import TABLE_HEAD as HEAD
 
 Bytes = NDArray[np.uint8]
 

@@ -24,8 +24,8 @@ from parformer.fitting.phases import Baseline, Finalist, Finalists, Paces, TextF
 from parformer.fitting.progress import Clock, Progress
 from parformer.fitting.request import FitRequest
 from parformer.fitting.timetable import counted, plan, share_out
+from parformer.grams import largest_order, least_bytes
 from parformer.measure.readings import Meter, Step, measure_here
-from parformer.parts import largest_order, least_bytes
 from parformer.recipe import Recipe
 from parformer.search.sizes.objectives import Figures, countable
 from parformer.train.alike import Alike, Trained
