@@ -7,9 +7,13 @@ sru. What it cannot represent exactly it refuses; no weight is left over or made
 One file each.
 """
 
+from parformer.convert.albert import from_albert as from_albert
 from parformer.convert.bert import from_bert as from_bert
+from parformer.convert.distilbert import from_distilbert as from_distilbert
 from parformer.convert.gpt2 import from_gpt2 as from_gpt2
+from parformer.convert.ib_bert import from_ib_bert as from_ib_bert
 from parformer.convert.llama import from_llama as from_llama
+from parformer.convert.mobilebert import from_mobilebert as from_mobilebert
 from parformer.convert.sru import SRU_FIELDS as SRU_FIELDS
 from parformer.convert.sru import from_sru as from_sru
 from parformer.convert.synthesizer import from_synthesizer as from_synthesizer

@@ -14,7 +14,9 @@ from parformer.model import Model, build_from
 
 
 def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
-    """BERT (`BertModel` with or without pooler, or `BertForMaskedLM`)."""
+    """BERT (`BertModel` with or without pooler, `BertForMaskedLM`, `BertForPreTraining`, or
+    `BertForNextSentencePrediction`).
+    """
     layers = whole(config, "num_hidden_layers")
     source = Checkpoint(weights, "bert.")
     masked = "cls.predictions.transform.dense.weight" in source
@@ -34,6 +36,7 @@ def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model
         tie_weights=config.get("tie_word_embeddings", True),
         head="masked" if masked else "none",
         pooler="pooler.dense.weight" in source,
+        pair_head="next" if "cls.seq_relationship.weight" in source else "none",
         dropout=config.get("hidden_dropout_prob", 0.0),
         dropatt=config.get("attention_probs_dropout_prob", 0.0),
     )
@@ -54,14 +57,10 @@ def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model
         got |= source.linear(f"{theirs}.output.LayerNorm", f"{feed}.norm")
     if ours.pooler:
         got |= source.linear("pooler.dense", "pooler")
+    if ours.pair_head != "none":
+        got |= source.linear("cls.seq_relationship", "pair_head")
     if masked:
-        got |= source.linear("cls.predictions.transform.dense", "head.transform")
-        got |= source.linear("cls.predictions.transform.LayerNorm", "head.norm")
-        got["head.bias"] = source.take("cls.predictions.bias")
-        if ours.tie_weights:
-            source.tied("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight")
-            source.tied("cls.predictions.decoder.bias", "cls.predictions.bias")
-        else:
-            got |= source.linear("cls.predictions.decoder", "head")  # its bias is the one in use
+        theirs, words = "cls.predictions", "embeddings.word_embeddings.weight"
+        got |= source.masked_head(theirs, f"{theirs}.transform.", words, tied=ours.tie_weights)
     source.refuse_leftovers("position_ids")
     return build_from(ours, got)

@@ -56,6 +56,20 @@ class Checkpoint:
                 )
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
+    def masked_head(
+        self, theirs: str, transform: str, words: str, *, tied: bool
+    ) -> dict[str, Tensor]:
+        """A masked-word head and its transform, whose table may be that of the embedding."""
+        taken = self.linear(f"{transform}dense", "head.transform")
+        taken |= self.linear(f"{transform}LayerNorm", "head.norm")
+        taken["head.bias"] = self.take(f"{theirs}.bias")
+        if tied:
+            self.tied(f"{theirs}.decoder.weight", words)
+            self.tied(f"{theirs}.decoder.bias", f"{theirs}.bias")
+        else:
+            taken |= self.linear(f"{theirs}.decoder", "head")  # its bias is the one in use
+        return taken
+
     def tied(self, second: str, first: str) -> None:
         """A tied weight may stand there under its second name as well, with the same numbers."""
         if second in self and not torch.equal(self.take(second), self.take(first)):
