@@ -30,6 +30,9 @@ PATTERNS = {
     "shared": "{sf}x3",
     "shared attention": "(s[share=a]f)x3",
     "bottleneck": "<sff>x2",
+    "fed bottlenecks": "<sff>[feed=shared]<sf>[feed=outside]<sf>[feed=inside]",
+    "inverted bottleneck": "<sf>[feed=outside,wide,width=24] <fs>[feed=shared,wide,width=20]",
+    "fed and shared": "{<{sf}x2 s[share=a]s[share=a]>[feed=shared]f}x2",
     "nested": "{<s{f}x2>f}x2 s",
     "recurrence inside": "{rs}x2 <af>",
     "Synthesizers inside": "{y[dense+vanilla,alpha]f}x2 <y[factored-random]s> y[fixed+random]",
@@ -168,6 +171,115 @@ def test_a_gradient_of_shared_weights_is_the_sum_over_its_uses() -> None:
             getattr(twin, name).load_state_dict(getattr(model, name).state_dict())
     twin(text(), targets=text(seed=3)).loss.backward()
     assert_close(together, sum(block.inner.weight.grad for block in twin.blocks))
+
+
+@pytest.mark.parametrize("feed", ["inside", "shared", "outside"])
+@pytest.mark.parametrize("norm", ["layer", "affine"])
+def test_a_bottleneck_feeds_its_attention_as_its_brackets_say(feed: str, norm: str) -> None:
+    """Against MobileBERT's layer written out, outputs and gradients."""
+    model = make("bert", f"<sff>[feed={feed}]", norm_type=norm, activation="relu")
+    (group,) = model.blocks
+    x_btd = noise(2, 5, 16).requires_grad_()
+    y_btd, _ = group(x_btd, None, context_of(model, 2))
+    weights = {name: p.detach().clone().requires_grad_() for name, p in group.named_parameters()}
+    twin_btd = x_btd.detach().clone().requires_grad_()
+    wanted_btd = mobilebert_layer(weights, twin_btd, feed, affine=norm == "affine")
+    assert_close(y_btd, wanted_btd)
+    probe = noise(2, 5, 16, seed=1)
+    (y_btd * probe).sum().backward()
+    (wanted_btd * probe).sum().backward()
+    assert_close(x_btd.grad, twin_btd.grad)
+    for name, parameter in group.named_parameters():
+        assert_close(parameter.grad, weights[name].grad, msg=name)
+
+
+def mobilebert_layer(w: dict[str, Tensor], x: Tensor, feed: str, *, affine: bool) -> Tensor:
+    """One layer, step by step."""
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        if not affine:
+            variance = x.var(-1, correction=0, keepdim=True)
+            x = (x - x.mean(-1, keepdim=True)) / (variance + 1e-12).sqrt()
+        return x * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    inner = norm("down_norm", linear("down", x))
+    s = "inside.blocks.0"
+    if feed == "shared":
+        narrow = norm("shared_norm", linear("shared", x))
+        q, k = linear(f"{s}.qkv.qk", narrow).chunk(2, -1)
+        v = linear(f"{s}.qkv.v", x)
+    else:
+        q, k, v = linear(f"{s}.qkv", x if feed == "outside" else inner).chunk(3, -1)
+    q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in (q, k, v))
+    weights = (q @ k.mT / 2).softmax(-1)
+    y = (weights @ v).transpose(1, 2).flatten(2)
+    y = norm(f"{s}.norm", linear(f"{s}.out", y) + inner)
+    for f in ("inside.blocks.1", "inside.blocks.2"):
+        y = norm(f"{f}.norm", linear(f"{f}.out", linear(f"{f}.inner", y).relu()) + y)
+    return norm("norm", linear("out", y) + x)
+
+
+def test_what_a_bottleneck_drops_goes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a fed one nothing is dropped but attention weights, as MobileBERT has it."""
+    plain, fed = (
+        make("bert", pattern, dropout=0.5, dropatt=0.25).blocks[0]
+        for pattern in ("<sf>", "<sf>[feed=inside]")
+    )
+    assert (plain.dropout, [block.dropout for block in plain.inside.blocks]) == (0.5, [0.5, 0.5])
+    assert (fed.dropout, [block.dropout for block in fed.inside.blocks]) == (0.5, [0.0, 0.0])
+    assert fed.inside.blocks[0].dropatt == 0.25
+
+
+def test_the_score_of_a_place_without_a_token() -> None:
+    """Against scores that are replaced one by one."""
+    model = make("bert", "s", absent_score=-6.0)
+    block, x_btd = model.blocks[0], noise(2, 5, 16)
+    present = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    y_btd, _ = block(x_btd, None, context_of(model, 2, padding=present))
+    q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in block.qkv(x_btd).chunk(3, -1))
+    scores = q @ k.mT / 8**0.5
+    scores[1, ..., 3:] = -6
+    wanted = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    assert_close(y_btd, block.norm(x_btd + block.out(wanted)))
+    assert not torch.allclose(
+        y_btd, make("bert", "s").blocks[0](x_btd, None, context_of(model, 2, padding=present))[0]
+    )
+    causal = make("gpt2", "s", absent_score=-6.0)
+    later = text()
+    later[:, 5:] = (later[:, 5:] + 1) % VOCAB
+    present = torch.ones(2, TIME, dtype=torch.bool)
+    present[1, 2] = False
+    with torch.no_grad():
+        before, after = (causal(t, padding=present).logits for t in (text(), later))
+    assert_close(before[:, :5], after[:, :5])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        ("<sf>[feed=both]", "unknown feed in '<sf>[feed=both]', 'both'; known: inside, shared, ou"),
+        ("<sf>[wid=8]", "unknown option 'wid' in '<sf>[wid=8]'; known options: feed, wide, width"),
+        ("<sf>[share=a]", "unknown option 'share'"),
+        ("<sf>[width=0]", "option 'width' in '<sf>[width=0]' must be at least 1"),
+        ("<sf>[wide=2]", "option 'wide' in '<sf>[wide=2]' takes no value"),
+        ("<sf>[width=17]", "has width 17, wider than the stream's 16; lower width= or d_bottle"),
+        ("<sf>[wide]", "has width 8, not wider than the stream's 16; raise width="),
+        ("<ff>[feed=shared]", "feed=shared in '<ff>[feed=shared]' is what s inside reads, and"),
+        ("<<s>f>[feed=outside]", "there is none; leave it out or write an s"),
+        ("<s[share=a]>[feed=shared]<s[share=a]>", "cannot share the weights of 's[share=a]' of wi"),
+    ],
+)
+def test_brackets_that_make_no_sense_are_refused(pattern: str, says: str) -> None:
+    for attempt in (lambda: make("gpt2", pattern), lambda: make("bert", pattern)):
+        with pytest.raises(ConfigError) as caught:
+            attempt()
+        assert says in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="has width 20, wider than the stream's 16"):
+        make("gpt2", "<sf>", d_bottleneck=20)
 
 
 def test_names_that_stand_for_different_blocks_are_refused() -> None:

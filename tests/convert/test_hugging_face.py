@@ -1,7 +1,7 @@
 """Do converted weights give the numbers of the model they came from?
 
-Transformer-XL answers to recorded log-probabilities and to a textbook twin below; GPT-2,
-BERT and Llama run beside the Hugging Face models themselves.
+Transformer-XL answers to recorded log-probabilities and to a textbook twin below; GPT-2, BERT and
+its relatives, and Llama run beside the Hugging Face models themselves.
 """
 
 # b batch, t time, m memory, n = m + t keys, h heads, k head width, v vocabulary
@@ -626,6 +626,103 @@ def test_without_token_types_bert_takes_the_first() -> None:
     )
 
 
+ENCODERS: dict[str, tuple[str, Callable[..., Model], dict[str, Any]]] = {
+    "BertForPreTraining": ("Bert", convert.from_bert, BERT_SHAPES[1]),
+    "BertForNextSentencePrediction": ("Bert", convert.from_bert, BERT_SHAPES[0]),
+    "AlbertForPreTraining": (
+        "Albert",
+        convert.from_albert,
+        {"num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2},
+    ),
+    "AlbertForMaskedLM": (
+        "Albert",
+        convert.from_albert,
+        {"num_hidden_groups": 3, "num_hidden_layers": 3, "hidden_act": "gelu"},
+    ),
+    "AlbertModel": ("Albert", convert.from_albert, {"tie_word_embeddings": False}),
+    "MobileBertForPreTraining": ("MobileBert", convert.from_mobilebert, {}),
+    "MobileBertForMaskedLM": (
+        "MobileBert",
+        convert.from_mobilebert,
+        {
+            "key_query_shared_bottleneck": False,
+            "use_bottleneck_attention": True,
+            "num_feedforward_networks": 2,
+            "normalization_type": "layer_norm",
+            "layer_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "trigram_input": False,
+        },
+    ),
+    "MobileBertModel": (
+        "MobileBert",
+        convert.from_mobilebert,
+        {"classifier_activation": False, "num_feedforward_networks": 1, "embedding_size": 12},
+    ),
+    "MobileBertModel flat": ("MobileBert", convert.from_mobilebert, {"use_bottleneck": False}),
+    "DistilBertForMaskedLM": ("DistilBert", convert.from_distilbert, {"activation": "relu"}),
+    "DistilBertModel": ("DistilBert", convert.from_distilbert, {}),
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "Bert": {"num_hidden_layers": 2},
+    "Albert": {
+        "embedding_size": 5, "hidden_size": 12, "num_hidden_layers": 4, "num_attention_heads": 3,
+        "intermediate_size": 17,
+    },
+    "MobileBert": {
+        "embedding_size": 5, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 9, "intra_bottleneck_size": 8, "num_feedforward_networks": 3,
+    },
+    "DistilBert": {"dim": 12, "n_layers": 3, "n_heads": 3, "hidden_dim": 17},
+}  # fmt: skip
+
+
+def make_encoder(name: str) -> tuple[Any, Model, dict[str, Any]]:
+    """Their model, ours with its weights, and its configuration."""
+    family, take, shape = ENCODERS[name]
+    sizes = {"vocab_size": 23, "max_position_embeddings": 16, "pad_token_id": None}
+    config = getattr(transformers, f"{family}Config")(**sizes | SMALL[family] | shape)
+    theirs = randomise(getattr(transformers, name.split()[0])(config), 11)
+    return theirs, take(theirs.state_dict(), config.to_dict()), config.to_dict()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_gives_what_it_came_with(name: str, padded: bool) -> None:
+    """Hidden states, what is pooled, logits of words and pairs, and all gradients."""
+    theirs, ours, config = make_encoder(name)
+    sentences = some_sentences({"vocab_size": config["vocab_size"]})
+    if not padded:
+        del sentences["padding"]
+    if "DistilBert" in name:
+        del sentences["token_types"]
+    expected = theirs(**by_their_names(sentences), output_hidden_states=True)
+    out = ours(**sentences)
+    pairs = [(out.hidden, expected.hidden_states[-1])]
+    words = expected.get("prediction_logits", expected.get("logits"))
+    if "NextSentence" in name:
+        pairs.append((out.pair_logits, words))
+    elif words is not None:
+        pairs.append((out.logits, words))
+    if "PreTraining" in name:
+        order = expected.get("seq_relationship_logits", expected.get("sop_logits"))
+        pairs.append((out.pair_logits, order))
+    if "pooler_output" in expected:
+        pairs.append((out.pooled, expected.pooler_output))
+    total, wanted = torch.zeros(()), torch.zeros(())
+    for number, (found, theirs_too) in enumerate(pairs):
+        torch.testing.assert_close(found, theirs_too, atol=1e-5, rtol=1e-5)
+        probe = torch.randn(found.shape, generator=torch.Generator().manual_seed(number)).double()
+        total, wanted = total + (found * probe).mean(), wanted + (theirs_too * probe).mean()
+    total.backward()
+    wanted.backward()
+    again = ENCODERS[name][1](gradients_of(theirs), config)
+    for parameter in ours.parameters():  # what only a head that was not asked would use
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    assert_same_gradients(ours, again)
+
+
 def test_converted_weights_are_copies() -> None:
     theirs, ours = make_gpt2(GPT2_SHAPES[0])
     before = ours.embedding.positions.clone()
@@ -657,11 +754,17 @@ def small_transformer_xl() -> tuple[Weights, dict[str, Any]]:
     return weights, config
 
 
+def small_distilbert() -> tuple[Weights, dict[str, Any]]:
+    theirs, _, config = make_encoder("DistilBertForMaskedLM")
+    return theirs.state_dict(), config
+
+
 FAMILIES: dict[str, tuple[Callable[[], Any], Callable[..., Model]]] = {
     "transformer-xl": (small_transformer_xl, convert.from_transformer_xl),
     "gpt2": (small_gpt2, convert.from_gpt2),
     "bert": (small_bert, convert.from_bert),
     "llama": (small_llama, convert.from_llama),
+    "distilbert": (small_distilbert, convert.from_distilbert),
 }
 
 
@@ -670,7 +773,8 @@ def test_no_weight_may_be_missing(family: str) -> None:
     make, take = FAMILIES[family]
     weights, config = make()
     take(weights, config)
-    optional = ("lm_head.weight", "decoder.weight", "decoder.bias")  # second names of tied weights
+    # second names of tied weights
+    optional = ("lm_head.weight", "decoder.weight", "decoder.bias", "vocab_projector.weight")
     if family == "llama":
         optional = ()
     for name in weights:

@@ -64,14 +64,16 @@ class SelfAttention(Block):
         inside = self.heads * self.width
         both = 2 * self.kv_heads * self.width
         narrow, wide = read_widths(config)
-        feed = config.feed if isinstance(config, InsideConfig) else ""
-        self.fed = feed in ("shared", "outside")
-        """Whether a bottleneck says what is read here."""
-        self.remembered = narrow + wide if feed == "shared" else narrow
+        self.fed = is_fed(config)
+        """Whether a bottleneck says what is read here, and norms it."""
+        if self.fed and self.pre_norm:
+            self.norm = nn.Identity()
+        both_ways = isinstance(config, InsideConfig) and config.feed == "shared"
+        self.remembered = narrow + wide if both_ways else narrow
         bias = config.attention_bias
         self.qkv: nn.Module = (
             FedProjection((narrow, wide), (inside + both // 2, both // 2), bias=bias)
-            if feed == "shared"
+            if both_ways
             else Linear(narrow, inside + both, bias=bias)
         )
         self.out = Linear(inside, config.d_model, bias=bias)
@@ -293,7 +295,8 @@ class SelfAttention(Block):
             + Cost(values_again.parameters, values_again.flops, values_cached.flops_cached)
             + distances
             + out
-            + Cost(norm_parameters(config), products, products)
+            + Cost(0 if is_fed(config) and config.norm == "pre" else norm_parameters(config))
+            + Cost(0, products, products)
             + Cost(state_bytes_per_token=row, state_bytes=row * batch * shape.memory)
         )
 
@@ -327,9 +330,15 @@ class RotaryAttention(SelfAttention, positions="rotary"):
 def read_widths(config: StackConfig) -> tuple[int, int]:
     """Widths of what queries and keys read, and of what values read."""
     own = config.d_model
-    if not isinstance(config, InsideConfig) or config.feed not in ("shared", "outside"):
+    if not is_fed(config):
         return own, own
+    assert isinstance(config, InsideConfig)
     return (own if config.feed == "shared" else config.d_outside), config.d_outside
+
+
+def is_fed(config: StackConfig) -> bool:
+    """Whether a bottleneck has its attention read something else than the stream inside."""
+    return isinstance(config, InsideConfig) and config.feed in ("shared", "outside")
 
 
 def head_sizes(config: StackConfig, options: Options) -> tuple[int, int, int]:
