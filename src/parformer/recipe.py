@@ -179,6 +179,9 @@ class SearchConfig:
     """Layers that get a block each; 0 means as many as the model's pattern has."""
     choices: str = "sfi"
     """The blocks that every layer may choose from, written as a pattern."""
+    by: Literal["supernet", "trials", "usual", "random"] = "supernet"
+    """One supernet, as PAR Transformer has it; or short trainings whose better half goes on: of
+    patterns that a regression finds promising, of the usual ones alone, or of random ones."""
     mode: Literal["soft", "sampled"] = "soft"
     """Run all choices and mix them, as in the paper, or only one that is drawn (GDAS)."""
     seeds: int = 1

@@ -23,6 +23,7 @@ PLACEMENT_EXAMPLES = """\
   parformer search placement --corpus python-source --run where
   parformer search placement --corpus 'notes/*.txt' --layers 12 --choices sfi --seeds 3
   parformer search placement --time 4m --limit latency=0.7x --retrain
+  parformer search placement --by trials --choices rsfni --time 5m
   parformer search placement par-search --from ~/wikitext-103 --seeds 6"""
 
 SIZES_EXAMPLES = """\
@@ -39,6 +40,7 @@ PLACEMENT_FLAGS = {
     "tokenizer": Flag(metavar="KIND", default="the recipe's"),
     "layers": Flag(default="the recipe's"),
     "choices": Flag(metavar="BLOCKS", default="sfi"),
+    "by": Flag(default="supernet"),
     "mode": Flag(default="soft"),
     "seeds": Flag(default="1"),
     "steps": Flag(default="the recipe's"),
@@ -94,10 +96,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     placement = way(
         "placement",
-        "train one supernet, and see which block each layer settles on (PAR)",
+        "which block each layer needs: by one supernet (PAR), or by many short trainings",
         "Train a supernet whose every layer mixes its choices of blocks, and see which one each "
-        "layer settles on, as PAR Transformer does (Mandava et al. 2020). Writes search.json and "
-        "report.html. The same command on the same run goes on where it stopped.",
+        "layer settles on, as PAR Transformer does (Mandava et al. 2020); or with --by trials "
+        "train many patterns a little and the better half on. Writes search.json or trials.json, "
+        "and report.html. The same command on the same run goes on where it stopped.",
         PLACEMENT_EXAMPLES,
         "differentiable",
     )
@@ -136,7 +139,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def run_placement(arguments: argparse.Namespace) -> None:
     request = asked(arguments, PlacementRequest)
+    from parformer.report.trials import trials_table
     from parformer.search.placement.job import REPORT, StoppedSearch, search_placement
+    from parformer.search.trials.result import TrialsResult
 
     path = request.folder(request.asked())
     screen = Screen(doing="searching")
@@ -149,6 +154,16 @@ def run_placement(arguments: argparse.Namespace) -> None:
         raise
     if result is None:  # not the first process of torchrun
         return
+    model, corpus = map(shlex.quote, (request.recipe or DEFAULT, result.corpus))
+    again = f"train:  parformer train {model} --corpus {corpus} --pattern "
+    again += shlex.quote(str(result.pattern))
+    if isinstance(result, TrialsResult):
+        if arguments.json:
+            print_json({"run": str(path), "finished": True, **result.to_dict()})
+            return
+        make_console().print(trials_table(result))
+        print_lines(result.verdict(), f"report: {path / REPORT}", again)
+        return
     if arguments.json:
         values = result.to_dict()
         patterns = [seed["pattern"] for seed in values.pop("seeds")]
@@ -156,13 +171,8 @@ def run_placement(arguments: argparse.Namespace) -> None:
         return
     from parformer.report.search import found_table
 
-    named = (request.recipe or DEFAULT, result.corpus, str(result.pattern))
-    model, corpus, pattern = map(shlex.quote, named)
     make_console().print(found_table(result))
-    print_lines(
-        f"report: {path / REPORT}",
-        f"train:  parformer train {model} --corpus {corpus} --pattern {pattern}",
-    )
+    print_lines(f"report: {path / REPORT}", again)
 
 
 def run_sizes(arguments: argparse.Namespace) -> None:

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from parformer.blocks.base import find_block
-from parformer.data.batches import Tokens
+from parformer.data.batches import Tokens, sample
+from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError
+from parformer.evaluate.counting import References, references_of
 from parformer.events import Watch
 from parformer.recipe import Recipe
 from parformer.records import Record
@@ -38,6 +40,9 @@ from parformer.train.session import Session, refuse_misfits
 
 ROUNDS = 7
 """Updates of each kind that are timed."""
+
+COUNTED = 65_536
+"""Tokens of the valid split that plain counting is judged on, beside the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +211,11 @@ def find_pace(recipe: Recipe, tokens: Tokens, workers: Workers) -> Pace:
     medians = [sorted(times)[len(times) // 2] for times in taken.values()]
     averaged = workers.average(torch.tensor(medians, device=workers.device))
     return Pace(*averaged.tolist())
+
+
+def count_beside(recipe: Recipe, prepared: Prepared) -> References | None:
+    """What plain counting reaches; nothing where models see both sides of what they guess."""
+    if not recipe.model.causal:
+        return None
+    tokens = sample(prepared.splits["valid"].tokens, COUNTED)
+    return references_of(prepared, {"valid": tokens}, xz=False)["valid"]

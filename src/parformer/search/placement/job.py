@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from parformer.data.batches import Tokens, sample
+from parformer.data.batches import Tokens
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
-from parformer.evaluate.counting import References, entropy, references_of
+from parformer.evaluate.counting import entropy
 from parformer.events import Listener, Watch, nobody
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
 from parformer.records import Json
 from parformer.report.search import search_page
+from parformer.report.trials import trials_page
 from parformer.search.placement.decide import (
     Known,
+    count_beside,
     decide_search,
     find_pace,
     find_prices,
@@ -37,6 +39,8 @@ from parformer.search.placement.request import PlacementRequest
 from parformer.search.placement.result import PlacementResult
 from parformer.search.placement.session import SearchSession, search_of, space_of
 from parformer.search.placement.summarise import retrained, rivals, summarise
+from parformer.search.trials.job import search_trials
+from parformer.search.trials.result import TrialsResult
 from parformer.store import folder
 from parformer.store.files import replace_file
 from parformer.train.distributed import Workers, workers_from
@@ -46,8 +50,6 @@ from parformer.train.plateau import MOST_SLOWER, SLOWER
 from parformer.verbs import requested
 
 DEVICE, RETRAIN, REPORT = "device.json", "retrain", "report.html"
-COUNTED = 65_536
-"""Tokens of the valid split that plain counting is judged on, beside the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +78,17 @@ class StoppedSearch(Stopped):
 
 def search_placement(
     request: PlacementRequest | None = None, *, watch: Listener = nobody, **fields: Any
-) -> PlacementResult | None:
+) -> PlacementResult | TrialsResult | None:
     """Find which block belongs where; takes a request or its fields.
 
-    Of several processes of torchrun, the first gets the result and the others nothing.
+    By a supernet, or by trials, as the request says. Of several processes of torchrun, the first
+    gets the result and the others nothing.
     """
     request = requested(PlacementRequest, request, fields)
     asked = request.asked()
     path = request.folder(asked)
+    if asked.search is not None and asked.search.by != "supernet":
+        return by_trials(request, asked, path, Watch(watch))
     with workers_from(device=request.device) as workers:
         searched = search_recipe(
             asked,
@@ -99,6 +104,15 @@ def search_placement(
         if searched.found is not None and workers.first:
             replace_file(path / REPORT, search_page(searched.found))
     return searched.found
+
+
+def by_trials(request: PlacementRequest, asked: Recipe, path: Path, watch: Watch) -> TrialsResult:
+    """The same question asked of many short trainings."""
+    if request.retrain:
+        raise ConfigError("trials are trainings already; leave --retrain out")
+    found = search_trials(asked, path, chosen=request.chosen, command=request.command, watch=watch)
+    replace_file(path / REPORT, trials_page(found))
+    return found
 
 
 def search_recipe(
@@ -252,14 +266,6 @@ class Run:
         whole = retrained(found, results, patterns, by_character=by_character)
         whole.save(self.path)
         return Searched(whole)
-
-
-def count_beside(recipe: Recipe, prepared: Prepared) -> References | None:
-    """What plain counting reaches; nothing where models see both sides of what they guess."""
-    if not recipe.model.causal:
-        return None
-    tokens = sample(prepared.splits["valid"].tokens, COUNTED)
-    return references_of(prepared, {"valid": tokens}, xz=False)["valid"]
 
 
 def finished_search(path: Path, seeds: int) -> PlacementResult | None:

@@ -33,6 +33,9 @@ class PlacementRequest:
     choices: str | None = None
     """Blocks that every layer may choose from: s attention, f feed-forward, i nothing; with
     options, such as 's[heads=2]s[heads=8]fi'."""
+    by: Literal["supernet", "trials", "usual", "random"] | None = None
+    """How to search: one supernet, as the paper; or short trainings whose better half goes on, of
+    patterns that a regression finds promising (trials), of the usual ones, or of random ones."""
     mode: Literal["soft", "sampled"] | None = None
     """Run all choices mixed, as the paper, or only a drawn one: cheaper, but biased."""
     seeds: int | None = None
@@ -83,6 +86,7 @@ class PlacementRequest:
                 "train.precision": self.precision,
                 "search.layers": self.layers,
                 "search.choices": self.choices,
+                "search.by": self.by,
                 "search.mode": self.mode,
                 "search.seeds": self.seeds,
                 "search.penalty": self.penalty or None,

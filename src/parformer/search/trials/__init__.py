@@ -1,0 +1,1 @@
+"""Where do blocks belong, by training many patterns a little and the better ones on?"""
