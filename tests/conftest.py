@@ -172,6 +172,8 @@ class CountFlops(TorchDispatchMode):
             self.flops += 2 * args[0].numel() * args[1].shape[-1]
         elif name in ("addmm", "baddbmm"):
             self.flops += 2 * args[1].numel() * args[2].shape[-1]
+        elif func.namespace == "parformer" and name == "convolution":
+            self.flops += 2 * result.numel() * args[1].shape[-1]
         elif name.startswith("_scaled_dot_product"):
             query_bhtk, key_bgnk = args[:2]
             self.flops += 2 * 2 * query_bhtk.numel() * key_bgnk.shape[2]

@@ -360,7 +360,6 @@ def test_each_different_block_is_priced_once(monkeypatch: pytest.MonkeyPatch) ->
             "tgt_len 60 and mem_len 5 exceed the window of 64; lower one of them or raise max_len",
         ),
         ({"family": "bert"}, {"mem_len": 3}, "sees both sides has no memory, got mem_len 3"),
-        ({"pattern": "sl"}, {}, r"block 'l' \(LSRA\) cannot be built yet"),
         ({"pattern": "<sf>x2"}, {}, "relative positions need an even d_model, got 3; try 4"),
         ({"pattern": "f[innr=3]"}, {}, "unknown option 'innr' in .*; known options: inner"),
         ({"pattern": "f[inner=3.5]"}, {}, "takes a whole number, got 3.5"),

@@ -217,7 +217,7 @@ def test_the_canonical_form(written: str, printed: str) -> None:
 @pytest.mark.parametrize(
     ("text", "column", "says"),
     [
-        ("sfqf", 3, ["unknown block 'q'", "'sfqf'", "known blocks: a c f i n r s y"]),
+        ("sfqf", 3, ["unknown block 'q'", "'sfqf'", "known blocks: a c f i l n r s y"]),
         ("sS", 2, ["unknown block 'S'"]),
         ("s3", 2, ["unknown block '3'"]),
         ("s\n\nq", 4, ["unknown block 'q'", r"'s\n\nq'"]),
@@ -382,7 +382,7 @@ def test_exactly_the_largest_text_is_read() -> None:
         (lambda: Pattern([s]) * -1, "at least one"),
         (lambda: Pattern([s]) * 10**30, "more than 4,096"),
         (lambda: Pattern([s, f])[2:], "at least one"),
-        (lambda: BlockSpec("q"), "unknown block 'q'; known blocks: a c f i n r s y"),
+        (lambda: BlockSpec("q"), "unknown block 'q'; known blocks: a c f i l n r s y"),
         (lambda: BlockSpec(3), "unknown block 3"),
         (lambda: BlockSpec(["s"]), "unknown block ['s']"),
         (lambda: BlockSpec("<"), "a pattern inside"),

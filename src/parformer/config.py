@@ -70,6 +70,11 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
         self.check_spreads()
         self._check_trigrams()
         self._check_stacks()
+        if self.sinusoidal and self.d_model % 2:
+            raise ConfigError(
+                f"{self.positions} positions need an even d_model, got {self.d_model}; "
+                f"try {self.d_model + 1}"
+            )
 
     def _check_trigrams(self) -> None:
         if self.trigrams == "none":
@@ -86,6 +91,11 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
 
     def _check_stacks(self) -> None:
         if self.pattern.encoder is None:
+            if self.source_vocab:
+                raise ConfigError(
+                    f"source_vocab {self.source_vocab} is about an encoder, and there is none in "
+                    f"{str(self.pattern)!r}; write one as encoder | decoder"
+                )
             if self.encoder:
                 raise ConfigError(
                     f"there is no encoder in {str(self.pattern)!r} that [encoder] could be about; "
@@ -118,6 +128,11 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
         if given.get("d_model", self.d_model) != self.d_model:
             raise ConfigError("encoder and decoder read one embedding, so d_model is the same")
         return self.stack(pattern=self.pattern.encoder, **own, **given)
+
+    @property
+    def source_words(self) -> Self:
+        """What the embedding of a source is told."""
+        return replace(self, vocab_size=self.source_vocab) if self.source_vocab else self
 
     @property
     def embed_width(self) -> int:

@@ -87,6 +87,8 @@ def cost(
     total = sum(prices, encoder)
     stack = total.parameters + stack_parameters(config)
     words, head = embedding_cost(config, shape), head_cost(config, shape)
+    if config.source_vocab:
+        words += Cost(embedding_cost(config.source_words, shape).parameters)
     parameters = stack + words.parameters + head.parameters
     return ModelCost(
         parameters=parameters,
@@ -112,7 +114,7 @@ def encoder_cost(config: ModelConfig, shape: Shape, seen: set[str]) -> Cost:
     if source is None:
         return Cost()
     whole = Shape(shape.batch, shape.source, 0, 0)
-    words = embedding_cost(config, whole).shared()
+    words = embedding_cost(config.source_words, whole).shared()
     blocks = sum(stack_costs(source, source.pattern, whole, seen), words)
     total = blocks + Cost(stack_parameters(source))
     return replace(total, flops_cached=0)
@@ -130,7 +132,7 @@ def step_shape(
     past = (config.mem_len if config.causal else 0) if mem_len is None else mem_len
     if past and not config.causal:
         raise ConfigError(f"a model that sees both sides has no memory, got mem_len {past}")
-    if config.positions == "learned" and time + past > config.max_len:
+    if config.numbered and time + past > config.max_len:
         raise ConfigError(
             f"tgt_len {time} and mem_len {past} exceed the window of {config.max_len}; "
             "lower one of them or raise max_len"

@@ -39,7 +39,7 @@ class SingleTable(WordEmbedding):
             [nn.Parameter(torch.empty(config.vocab_size, config.embed_width))]
         )
         self.projections = nn.ParameterList()
-        self.trigrams = config.trigrams
+        self.trigrams, self.pad = config.trigrams, config.pad
         projected = projected_width(config)
         if projected:
             self.projections.append(nn.Parameter(torch.empty(config.d_model, projected)))
@@ -54,7 +54,7 @@ class SingleTable(WordEmbedding):
 
     def look_up(self, tokens_bt: Tensor, padding_bt: Tensor | None = None) -> Tensor:
         """Rows of the table; with neighbours the next one, this one and the previous one."""
-        x_bte = torch.embedding(self.tables[0], tokens_bt)
+        x_bte = torch.embedding(self.tables[0], tokens_bt, self.pad)
         if self.trigrams == "none":
             return x_bte
         if self.trigrams == "tokens" and padding_bt is not None:
@@ -122,6 +122,7 @@ class Embedding(nn.Module):
         self.types = (
             nn.Parameter(torch.empty(config.token_types, width)) if config.token_types else None
         )
+        self.sinusoids = config.positions if config.sinusoidal else ""
         self.norm = make_norm(config, width) if config.embedding_norm else None
 
     def forward(
@@ -130,27 +131,73 @@ class Embedding(nn.Module):
         types_bt: Tensor | None,
         position: int,
         padding_bt: Tensor | None = None,
+        there_bn: Tensor | None = None,
     ) -> Tensor:
-        words = self.words
+        """Vectors of tokens after `position` others.
+
+        `there_bn` says of those others and of these which are tokens, where some are not: only
+        they are counted in sinusoidal positions.
+        """
+        words, places = self.words, (types_bt, position, there_bn)
         if isinstance(words, SingleTable) and self.projects_last:
-            x_bte = self._placed(words.look_up(tokens_bt, padding_bt), types_bt, position)
+            x_bte = self._placed(words.look_up(tokens_bt, padding_bt), *places)
             return words.project(x_bte)
         if isinstance(words, SingleTable):
-            return self._placed(words(tokens_bt, padding_bt), types_bt, position)
-        return self._placed(words(tokens_bt), types_bt, position)
+            return self._placed(words(tokens_bt, padding_bt), *places)
+        return self._placed(words(tokens_bt), *places)
 
-    def _placed(self, x_btd: Tensor, types_bt: Tensor | None, position: int) -> Tensor:
+    def _placed(
+        self, x_btd: Tensor, types_bt: Tensor | None, position: int, there_bn: Tensor | None
+    ) -> Tensor:
         """With positions and token types, normed."""
         if self.scale != 1.0:
             x_btd = x_btd * self.scale
         if self.positions is not None:
             x_btd = x_btd + self.positions[position : position + x_btd.shape[1]]
+        if self.sinusoids:
+            x_btd = x_btd + self.places(x_btd.shape[1], position, there_bn, x_btd)
         if self.types is not None:
             row = self.types[0] if types_bt is None else F.embedding(types_bt, self.types)
             x_btd = x_btd + row
         if self.norm is not None:
             x_btd = self.norm(x_btd)
         return F.dropout(x_btd, self.dropout) if self.training and self.dropout else x_btd
+
+    def places(self, time: int, position: int, there_bn: Tensor | None, like: Tensor) -> Tensor:
+        """Vectors of these places, zeros where there is no token."""
+        if there_bn is None:
+            return number_waves(position, time, self.sinusoids, like)
+        known_nd = number_waves(0, there_bn.shape[1], self.sinusoids, like)
+        number_bt = (there_bn.long().cumsum(1) - 1)[:, -time:].clamp(min=0)
+        return F.embedding(number_bt, known_nd) * there_bn[:, -time:, None]
+
+
+def there_of(config: ModelConfig, window: Tensor, present: Tensor | None) -> Tensor | None:
+    """Which tokens of a window are counted by sinusoidal positions; None if all are."""
+    if not config.sinusoidal or (config.pad < 0 and present is None):
+        return None
+    there = torch.ones_like(window, dtype=torch.bool) if config.pad < 0 else window != config.pad
+    return there if present is None else there & present[:, -window.shape[1] :]
+
+
+FAIRSEQ_FIRST = 2
+"""What fairseq numbers the first token: one more than its pad, which is 1."""
+
+
+def number_waves(first: int, count: int, kind: str, like: Tensor) -> Tensor:
+    """Sines and cosines for `count` tokens after `first` others, at falling rates.
+
+    Vaswani et al. stop one step before the rate of 1/10,000, which fairseq reaches.
+    """
+    halves, width = kind == "sinusoidal-halves", like.shape[-1]
+    first += FAIRSEQ_FIRST if halves else 0
+    place_n = torch.arange(first, first + count, device=like.device, dtype=torch.float64)
+    step_k = torch.arange(width // 2, device=like.device, dtype=torch.float64)
+    steps = max(1, width // 2 - 1) if halves else width // 2
+    angle_nk = torch.outer(place_n, torch.exp(-step_k * (math.log(10_000) / steps)))
+    waves = (angle_nk.sin(), angle_nk.cos())
+    both_nd = torch.cat(waves, -1) if halves else torch.stack(waves, -1).flatten(1)
+    return both_nd.to(like.dtype)
 
 
 def added_width(config: ModelConfig) -> int:

@@ -41,7 +41,9 @@ def draw_as_family(
 ) -> None:
     """A weight that is no bias, as the family's authors draw it."""
     inside = within_blocks(name)
-    if "norm" in name and config.draws == "noisy-norms":
+    if config.draws == "xavier" and "norm" not in name:
+        draw_xavier(name, parameter, config, generator)
+    elif "norm" in name and config.draws == "noisy-norms":
         parameter.normal_(1.0, config.init_std, generator=generator)
     elif "norm" in name:
         parameter.fill_(1.0)
@@ -59,6 +61,25 @@ def draw_as_family(
         parameter.normal_(0.0, spread, generator=generator)
     else:
         parameter.normal_(0.0, config.init_std, generator=generator)
+
+
+def draw_xavier(
+    name: str, parameter: nn.Parameter, config: ModelConfig, generator: torch.Generator
+) -> None:
+    """As fairseq draws its Transformers; queries, keys and values as one matrix."""
+    if within_blocks(name) and parameter.dim() > 1:
+        # of a source's, keys and values are one matrix and queries another
+        gain = {"query": math.sqrt(1 / 2), "key_value": math.sqrt(3 / 4)}
+        nn.init.xavier_uniform_(parameter, gain.get(name.split(".")[-2], 1.0), generator=generator)
+    elif "projection" in name:
+        nn.init.xavier_uniform_(parameter, generator=generator)
+    else:
+        parameter.normal_(0.0, config.d_model**-0.5, generator=generator)
+        if name.startswith(EMBEDDINGS) and config.pad >= 0:
+            parameter[config.pad].zero_()
+
+
+EMBEDDINGS = ("embedding.words.", "source_embedding.words.")
 
 
 def draw_scaled(

@@ -29,7 +29,7 @@ from parformer.blocks.taps import Taps
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.counts.prior import Hints, Prior
-from parformer.embedding import IGNORE, Embedding
+from parformer.embedding import IGNORE, Embedding, there_of
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
 from parformer.first_weights import initialise
 from parformer.head import Head, make_head
@@ -53,6 +53,7 @@ class Model(Stack):
         nn.Module.__init__(self)
         self.config = config
         self.embedding = Embedding(config)
+        self.source_embedding = Embedding(config.source_words) if config.source_vocab else None
         self.encoder = None if config.source is None else Stack(config.source)
         self.make_blocks(config, {})
         self.head = make_head(config, self.embedding.words)
@@ -106,7 +107,7 @@ class Model(Stack):
         hints, recent = None, None
         if self.prior is not None:
             hints, recent = self.prior(tokens, state.recent_bk, part)
-        if self.config.positions == "learned":
+        if self.config.numbered:
             state, tokens, window = self._slide(state, tokens)
         if self._compiled is not None and self.config.positions == "relative":
             self._extend_all(tokens.shape[1] + min(state.position, state.memory))
@@ -119,8 +120,9 @@ class Model(Stack):
         keys = tokens.shape[1] + min(state.position, state.memory)
         seen = None if present is None else present[:, -keys:]
         context = Context(state.memory, state.position, seen, source, tokens=tokens, taps=taps)
+        there = there_of(self.config, window, present)
         x_btd, after, pooled, losses_n = step(
-            tokens, state.blocks, context, token_types, counted_n, hints
+            tokens, state.blocks, context, token_types, counted_n, hints, there
         )
         if tokens.shape[1] > fresh:
             x_btd = x_btd[:, -fresh:]
@@ -146,7 +148,7 @@ class Model(Stack):
     ) -> State:
         """What is remembered after a step: blocks, the window, present places, recent tokens."""
         window, present, recent = more
-        keep = window if self.config.positions == "learned" else None
+        keep = window if self.config.numbered else None
         if present is not None:
             present = present[:, -state.memory :] if state.memory else None
         extras, position = (keep, present, recent), state.position + time
@@ -161,7 +163,7 @@ class Model(Stack):
     def _fitting_step(self, state: State) -> Callable[..., Step]:
         """The compiled step where its one shape is at hand, else the plain one."""
         assert self._compiled is not None
-        in_windows = self.config.positions in ("learned", "rotary")
+        in_windows = self.config.positions == "rotary" or self.config.numbered
         usual = state.position == 0 if in_windows else state.position >= state.memory
         return self._compiled if usual and self.training and torch.is_grad_enabled() else self._step
 
@@ -180,11 +182,14 @@ class Model(Stack):
         token_types: Tensor | None,
         targets_n: Tensor | None,
         hints: Hints | None = None,
+        there_bn: Tensor | None = None,
     ) -> Step:
         """The numbers of one step: hidden, what blocks remember, pooled, losses of targets."""
         # nobody but the stack holds on to what goes into it
         x_btd, after = self.run(
-            self.embedding(tokens, token_types, context.position, context.padding), before, context
+            self.embedding(tokens, token_types, context.position, context.padding, there_bn),
+            before,
+            context,
         )
         pooled = self._pooled(x_btd) if self.config.pooler else None
         if self.training and self.config.dropout and self.config.final_dropout:
@@ -206,11 +211,15 @@ class Model(Stack):
         """What an encoder makes of a source (batch, source), to be read from many times."""
         if self.encoder is None:
             raise InputError("this model has no encoder, so it reads no source; leave it out")
-        check_inputs(self.config, source, None, None, padding)
+        check_inputs(self.config.source_words, source, None, None, padding)
+        if padding is None and self.config.pad >= 0:
+            padding = source != self.config.pad
         before = (None,) * len(self.encoder.blocks)
         inner = None if taps is None else taps.at("encoder")
         context = Context(memory=0, padding=padding, tokens=source, taps=inner)
-        x_bsd, _ = self.encoder.run(self.embedding(source, None, 0), before, context)
+        embedding = self.embedding if self.source_embedding is None else self.source_embedding
+        there = there_of(self.config, source, padding)
+        x_bsd, _ = self.encoder.run(embedding(source, None, 0, padding, there), before, context)
         return Source(x_bsd, padding)
 
     def _losses(
@@ -249,17 +258,17 @@ class Model(Stack):
             memory = self.config.memory
         if memory < 0:
             raise InputError(f"memory must not be negative, got {memory}")
-        if self.config.positions == "learned":
+        if self.config.numbered:
             memory = min(memory, self.config.max_len)
         blocks: Remembered = (None,) * len(self.blocks)
         if zeros and memory:
-            if self.config.positions == "learned" or not self.config.causal:
+            if self.config.numbered or not self.config.causal:
                 raise InputError("zeros=True needs a model with segment memory (transformer-xl)")
             blocks = self.zeros(batch, memory)
         return State(batch, self.config, memory, 0, blocks)
 
     def _slide(self, state: State, tokens: Tensor) -> tuple[State, Tensor, Tensor]:
-        """Past its window, a model with learned positions drops the oldest tokens and reads again.
+        """Past its window, a model that numbers its places drops the oldest tokens and reads again.
 
         Gives the state to start from, the tokens to run, and all tokens of the window.
         """

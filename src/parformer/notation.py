@@ -35,8 +35,6 @@ _letters = {
 ALPHABET: Mapping[str, str] = MappingProxyType(_letters)
 """What every letter is called; `add_letter` makes room for a guest."""
 _OWN = frozenset(_letters)
-PLANNED = frozenset("l")
-"""Letters with a name and no block yet; messages do not offer them."""
 MAX_BLOCKS = 4096
 MAX_CHARACTERS = 100_000
 MAX_DEPTH = 50
@@ -60,7 +58,7 @@ _TOKEN = re.compile(
 
 
 def known_blocks() -> str:
-    return f"known blocks: {' '.join(sorted(set(ALPHABET) - PLANNED))}"
+    return f"known blocks: {' '.join(sorted(ALPHABET))}"
 
 
 def add_letter(letter: str, name: str) -> None:

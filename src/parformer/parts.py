@@ -60,12 +60,15 @@ class StackConfig:
     d_source: int = 0
     """Width of what `c` blocks look at; 0 means d_model."""
 
-    positions: Literal["relative", "learned", "rotary", "none"] = FAMILY
-    """How a block knows where a token stands."""
+    positions: Literal[
+        "relative", "learned", "rotary", "sinusoidal", "sinusoidal-halves", "none"
+    ] = FAMILY
+    """How a block knows where a token stands. Sinusoids are added to the embedding: sines and
+    cosines in turn, of numbers from 0 (Vaswani et al. 2017), or in two halves from 2 (fairseq)."""
     position_bias: Literal["shared", "per-layer", "none"] = FAMILY
     """Where the two bias vectors of relative attention live."""
     max_len: int = 0
-    """The window of learned and rotary positions; 0 where there is none."""
+    """The window of learned, rotary and sinusoidal positions; 0 where there is none."""
     rotary_base: float = 10_000.0
     """The slowest rotation's base, for rotary positions."""
     causal: bool = FAMILY
@@ -142,9 +145,9 @@ class StackConfig:
             raise ConfigError(
                 "learned positions need a window, got max_len 0; set it, such as 1024"
             )
-        if self.positions == "rotary" and self.max_len == 0:
+        if (self.positions == "rotary" or self.sinusoidal) and self.max_len == 0:
             object.__setattr__(self, "max_len", 2048)
-        if self.positions == "learned" and self.tgt_len > self.max_len:
+        if self.numbered and self.tgt_len > self.max_len:
             raise ConfigError(
                 f"tgt_len {self.tgt_len} exceeds the window max_len {self.max_len}; raise max_len"
             )
@@ -187,6 +190,16 @@ class StackConfig:
     def shared_biases(self) -> bool:
         """Whether all blocks of the stack share the biases of relative attention."""
         return self.positions == "relative" and self.position_bias == "shared"
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the embedding tells places, counted from the beginning of a window."""
+        return self.positions == "learned" or self.sinusoidal
+
+    @property
+    def sinusoidal(self) -> bool:
+        """Whether sines and cosines of numbers are added to the embedding."""
+        return self.positions in ("sinusoidal", "sinusoidal-halves")
 
     @property
     def step_len(self) -> int:
@@ -272,11 +285,25 @@ class EmbeddingConfig:
     """A norm on the sum of embeddings."""
     token_types: int = FAMILY
     """Number of segment kinds (BERT: 2)."""
+    pad: int = -1
+    """A token that stands for none: it has no sinusoidal position, it learns nothing from being
+    looked up, and nobody attends to it in a source; -1 where there is no such token."""
+    source_vocab: int = 0
+    """Tokens of the source, if it has an embedding of its own; 0 where both sides share one."""
 
     def check_embedding(self, width: int) -> None:
         """Refuse tables that make no vectors of this width."""
         for name, least in (("vocab_size", 1), ("div_val", 1), ("d_embed", 0), ("token_types", 0)):
             need_at_least(name, getattr(self, name), least)
+        for name, least in (("pad", -1), ("source_vocab", 0)):
+            need_at_least(name, getattr(self, name), least)
+        if self.pad >= min(self.vocab_size, self.source_vocab or self.vocab_size):
+            raise ConfigError(
+                f"pad {self.pad} is no token of a vocabulary of {self.vocab_size}; lower it, or "
+                "set -1 for none"
+            )
+        if self.pad >= 0 and self.embedding == "adaptive":
+            raise ConfigError(f"pad {self.pad} needs embedding='plain' or 'factorized'; set pad=-1")
         if self.embedding == "plain" and (self.d_embed or width) != width:
             raise ConfigError(
                 f"a plain embedding is as wide as the model, got d_embed {self.d_embed} for "
@@ -389,9 +416,9 @@ class FirstWeights:
     first_weights: Literal["family", "scaled"] = "family"
     """As the family's authors draw them; or by each matrix's own inputs, and every residual block
     begins with nothing to add, which holds for any width and depth."""
-    draws: Literal["normal", "noisy-norms", "shrinking", "uniform"] = FAMILY
+    draws: Literal["normal", "noisy-norms", "shrinking", "uniform", "xavier"] = FAMILY
     """As authors draw them: all alike; norms too (Transformer-XL); smaller the more blocks add up
-    (GPT-2); or evenly within bounds (SRU++)."""
+    (GPT-2); evenly within bounds (SRU++); or by what goes in and out (fairseq's Transformers)."""
     init_std: float = 0.02
     """Spread of the first weights; of scaled ones, of the embedding alone."""
     projection_std: float = 0.01

@@ -27,10 +27,10 @@ class State:
     memory: int
     """Tokens that the blocks may keep."""
     position: int
-    """Tokens read so far, within the window where positions are learned."""
+    """Tokens read so far, within the window where places are numbered."""
     blocks: Remembered
     window_bt: Tensor | None = None
-    """The tokens themselves, where learned positions may have to read them again."""
+    """The tokens themselves, where places are numbered and a model may have to read them again."""
     padding_bm: Tensor | None = None
     """Which remembered places hold a token, where some do not."""
     recent_bk: Tensor | None = None

@@ -37,8 +37,10 @@ PATTERNS = {
     "recurrence inside": "{rs}x2 <af>",
     "Synthesizers inside": "{y[dense+vanilla,alpha]f}x2 <y[factored-random]s> y[fixed+random]",
     "n-grams inside": "{n[rows=50]f}x2 <n[to=2]s> n[from=3]",
+    "near and far inside": "{l[kernel=3]f}x2 <l[light]> l[attend=0,kernel=4]",
     "two stacks": "(sf)x2 | (scf)x2",
     "two stacks of groups": "{sf}x2 | <sf> {scf}x2 <c>",
+    "two light stacks": "(lf)x2 | (lcf)x2",
 }
 CAUSAL = [family for family, usual in FAMILIES.items() if usual["causal"]]
 VOCAB, TIME = 13, 9
@@ -299,7 +301,10 @@ def test_names_that_stand_for_different_blocks_are_refused() -> None:
     [
         (family, pattern)
         for family in ("transformer-xl", "gpt2", "bert", "llama")
-        for pattern in ("sf", "{s<sf>}x2", "(sf)x2 | (scf)x2", "yy[random+vanilla]")
+        for pattern in (
+            *("sf", "lf", "{s<sf>}x2", "(sf)x2 | (scf)x2", "(lf)x2 | (lcf)x2"),
+            "yy[random+vanilla]",
+        )
         if family in CAUSAL or "|" not in pattern
     ],
 )
@@ -410,7 +415,7 @@ class Step(nn.Module):
 
 
 @any_family
-@pytest.mark.parametrize("pattern", ["s", "f", "i", "r", "a", "n", "y", *PATTERNS.values()])
+@pytest.mark.parametrize("pattern", ["s", "f", "i", "r", "a", "n", "y", "l", *PATTERNS.values()])
 def test_an_exported_step_gives_what_the_model_gives(family: str, pattern: str) -> None:
     model = make(family, pattern, torch.float32)
     with torch.no_grad():
@@ -474,7 +479,7 @@ def answers(model: Model) -> list[Tensor]:
 @any_family
 @pytest.mark.parametrize(
     "pattern",
-    ["sfra", "y[dense+vanilla]y[dense,released]y[factored-dense]", "{sf}x2 <sf>", "sf | scf"],
+    ["sfral", "y[dense+vanilla]y[dense,released]y[factored-dense]", "{sf}x2 <sf>", "sf | scf"],
 )
 @pytest.mark.parametrize("way", ["prune", "parametrize", "hook", "replace"])
 def test_whatever_is_done_to_a_linear_map_shows(family: str, pattern: str, way: str) -> None:

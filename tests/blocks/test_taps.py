@@ -21,7 +21,7 @@ from tests.conftest import lively, noise, small_config
 
 TIME, VOCAB = 4, 13
 """As many tokens as a head is wide, so that what attention gives tells its weights."""
-PATTERNS = ["sf", "{s<sf>}x2 f", "sf | {scf}x2", "(ra)x2"]
+PATTERNS = ["sf", "{s<sf>}x2 f", "sf | {scf}x2", "(ra)x2", "lf l[light]"]
 
 
 def make(family: str, pattern: str, **changes: Any) -> Model:

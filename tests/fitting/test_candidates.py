@@ -36,6 +36,9 @@ def test_placements_by_rule_and_the_found_one() -> None:
     assert found["par"].patterns == (par(12), par(8), par(6))
     assert found["recurrent"].patterns[0].letters == "rf" * 6
     assert found["found"].patterns == (Pattern.parse("sfff"),)
+    near = {one.name: one for one in placements(12, "rsfl", "")}
+    assert list(near) == ["interleaved", "par", "recurrent", "lsra"]
+    assert near["lsra"].patterns[0].letters == "lf" * 6
 
 
 def test_what_a_rule_gives_already_is_not_found_again() -> None:
@@ -48,7 +51,7 @@ def test_what_a_rule_gives_already_is_not_found_again() -> None:
 def test_every_rung_of_every_family_has_sizes(family: str, size: tuple[int, int]) -> None:
     base = rung(preset(FAMILIES[family]), *size)
     assert base.d_model in widths_of(base)
-    for placement in placements(len(base.pattern), "rsf", ""):
+    for placement in placements(len(base.pattern), "rsfl", ""):
         space = space_of(placement.name, placement.patterns[0], base, FAMILIES[family])
         for width in widths_of(base):
             assert width % base.n_head == 0

@@ -6,6 +6,7 @@ from parformer.blocks.cross_attention import CrossAttention
 from parformer.blocks.feed_forward import FeedForward
 from parformer.blocks.groups import Bottleneck, Repeated
 from parformer.blocks.identity import Identity
+from parformer.blocks.lsra import LSRA
 from parformer.blocks.ngrams import NGramMemory
 from parformer.blocks.relative import RelativeAttention
 from parformer.blocks.sru import SRU
@@ -17,6 +18,7 @@ from parformer.blocks.taps import Taps
 
 __all__ = [
     "BLOCKS",
+    "LSRA",
     "SRU",
     "Block",
     "BlockState",

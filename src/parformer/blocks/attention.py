@@ -81,13 +81,19 @@ class SelfAttention(Block):
     def forward(
         self, x_btd: Tensor, state: BlockState | None, context: Context
     ) -> tuple[Tensor, BlockState | None]:
+        y_btd, after = self.answer(x_btd, state, context)
+        return self.write(x_btd, y_btd), after
+
+    def answer(
+        self, x_btd: Tensor, state: BlockState | None, context: Context
+    ) -> tuple[Tensor, BlockState | None]:
+        """What is taken from the tokens that are seen, and what to remember."""
         remember = self.causal and (context.memory > 0 or state is not None)
         if self.training and remember:
             y_btd, after = self._with_inputs(x_btd, state, context)
         else:
             y_btd, after = self._with_keys(x_btd, state, context)
-        y_btd = self.out(y_btd)
-        return self.write(x_btd, y_btd), after
+        return self.out(y_btd), after
 
     def _with_inputs(
         self, x_btd: Tensor, state: BlockState | None, context: Context

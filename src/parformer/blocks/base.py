@@ -244,8 +244,8 @@ def find_block(spec: BlockSpec) -> type[Block]:
     """The class that builds this block, once its options are known to be fine."""
     if spec.letter not in BLOCKS and spec.letter not in GROUPS:
         raise ConfigError(
-            f"block {spec.letter!r} ({ALPHABET[spec.letter]}) cannot be built yet; "
-            f"blocks built: {' '.join(sorted(BLOCKS))}"
+            f"no block {spec.letter!r} is registered; import the file that does, or take one of "
+            f"{' '.join(sorted(BLOCKS))}"
         )
     cls = BLOCKS.get(spec.letter) or GROUPS[spec.letter]
     known = {**cls.options, "share": str} if spec.letter in BLOCKS else cls.options
@@ -259,11 +259,11 @@ def find_block(spec: BlockSpec) -> type[Block]:
                 f"unknown option {name!r} in {str(spec)!r}; known options: {names}"
                 + (kinds if cls.summands else "")
             )
-        if type(value) is not known[name]:
+        if type(value) is not known[name] and (type(value), known[name]) != (int, float):
             raise ConfigError(
                 f"option {name!r} in {str(spec)!r} takes {a_kind(known[name])}, got {value!r}"
             )
-        if isinstance(value, int) and value < 1:
+        if known[name] is int and isinstance(value, int) and value < 1:
             raise ConfigError(f"option {name!r} in {str(spec)!r} must be at least 1, got {value}")
         if name in cls.words and value not in cls.words[name]:
             known_kinds = ", ".join(cls.words[name])

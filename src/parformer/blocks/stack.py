@@ -138,9 +138,10 @@ class Stack(nn.Module):
 
         `padding` (batch, remembered places and time) is true where there is something.
         """
-        if self.config.positions == "learned":
+        if self.config.numbered:
             raise ConfigError(
-                "a stack by itself has no learned positions, which belong to an embedding; "
+                f"a stack by itself has no {self.config.positions} positions, which belong to an "
+                "embedding; "
                 "set positions='rotary' or 'none', or build the model"
             )
         state = self.initial_state() if state is None else state

@@ -1,8 +1,9 @@
 """How do published weights come in?
 
 Each function takes a state dict (tensors by name) and its configuration (a dict) and gives a
-Parformer model with the same numbers: Hugging Face's models, and the stacks of the package
-sru. What it cannot represent exactly it refuses; no weight is left over or made up in silence.
+Parformer model with the same numbers: Hugging Face's models, the stacks of the package sru, and
+Lite Transformer. What it cannot represent exactly it refuses; no weight is left over or made up in
+silence.
 
 One file each.
 """
@@ -12,6 +13,10 @@ from parformer.convert.bert import from_bert as from_bert
 from parformer.convert.distilbert import from_distilbert as from_distilbert
 from parformer.convert.gpt2 import from_gpt2 as from_gpt2
 from parformer.convert.ib_bert import from_ib_bert as from_ib_bert
+from parformer.convert.lite import LITE_FIELDS as LITE_FIELDS
+from parformer.convert.lite import Translator as Translator
+from parformer.convert.lite import from_lite_stack as from_lite_stack
+from parformer.convert.lite import from_lite_transformer as from_lite_transformer
 from parformer.convert.llama import from_llama as from_llama
 from parformer.convert.mobilebert import from_mobilebert as from_mobilebert
 from parformer.convert.sru import SRU_FIELDS as SRU_FIELDS

@@ -42,8 +42,8 @@ Each: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.float64]], None]
 Progress: TypeAlias = Callable[[float], None]
 """Takes the share that is done."""
 
-WINDOWED = ("learned", "rotary")
-"""Positions that were learned within a window."""
+WINDOWED = ("learned", "rotary", "sinusoidal", "sinusoidal-halves")
+"""Positions that a model knows within a window."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,9 +123,9 @@ def evaluate(
     """Read a text in steps of `tgt_len` tokens and say how well each token was predicted.
 
     0 for `tgt_len` means the configuration's step, or half the window where there is one
-    (learned and rotary positions): such a model sees at least the other half before each token,
-    and never farther than its window, which is what it was trained on. With a `batch` the
-    text is read in that many places at once, each after enough of what precedes it to fill
+    (learned, rotary and sinusoidal positions): such a model sees at least the other half before
+    each token, and never farther than its window, which is what it was trained on. With a `batch`
+    the text is read in that many places at once, each after enough of what precedes it to fill
     the memory. `limit` stops after so many tokens. `characters` and `words` are those of the
     whole text; the tokens that were predicted stand for their share of them. A masked model
     guesses the places that `seed` draws, window by window, with `mask_id` (the vocabulary's
@@ -200,7 +200,7 @@ def first_state(model: Model, batch: int, step: int) -> State | None:
 def warm_up_steps(model: Model, step: int) -> int:
     """Steps to read before one that counts, so that its memory is full."""
     config = model.config
-    if config.positions == "learned":
+    if config.numbered:
         return math.ceil((config.max_len - step) / step)
     if cost(config, tgt_len=1).state_bytes == 0:
         return 0

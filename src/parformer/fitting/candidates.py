@@ -41,6 +41,8 @@ INNER = (1, 2, 3, 4, 6)
 """Inner widths of a feed-forward, in multiples of the baseline's width."""
 INSIDE = (0.5, 1, 1.5)
 """Widths inside a recurrence, likewise."""
+KERNELS = (3, 7, 15, 31)
+"""Taps of a convolution."""
 WIDTHS = (0.5, 0.75, 1, 1.25, 1.5)
 """Widths of the model, likewise."""
 NEARNESS = (1.0, 0.94, 0.88, 0.8, 0.65)
@@ -69,7 +71,8 @@ def inside_widths(base: ModelConfig) -> list[int]:
 def space_of(name: str, pattern: Pattern, base: ModelConfig, recipe: str) -> SearchSpace:
     """The sizes that a pattern may have."""
     inner, inside = ("|".join(map(str, f(base))) for f in (inner_widths, inside_widths))
-    slots = {"f": f"f[inner={inner}]", "r": f"r[width={inside}]"}
+    kernels = "|".join(map(str, KERNELS))
+    slots = {"f": f"f[inner={inner}]", "r": f"r[width={inside}]", "l": f"l[kernel={kernels}]"}
 
     def slot(spec: BlockSpec) -> str:
         return str(spec) if spec.options else slots.get(spec.letter, str(spec))
@@ -200,7 +203,11 @@ def profile(fit: Running) -> Profiled:
     if not seconds:
         return Profiled()
     base, little = fit.baseline.recipe.model, seconds < LITTLE
-    options = {"f": {"inner": inner_widths(base)}, "r": {"width": inside_widths(base)}}
+    options: dict[str, dict[str, Sequence[int]]] = {
+        "f": {"inner": inner_widths(base)},
+        "r": {"width": inside_widths(base)},
+        "l": {"kernel": KERNELS},
+    }
     sizes = Sizes(
         base=base,
         fields={"d_model": tuple(widths_of(base))},

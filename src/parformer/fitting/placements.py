@@ -47,6 +47,9 @@ def placements(layers: int, letters: str, found: str) -> list[Placement]:
     if "r" in letters:
         place = "recurrence in the place of attention"
         known.append(Placement("recurrent", "Recurrence", place, in_turn("rf", depths)))
+    if "l" in letters:
+        place = "attention with half of the channels, convolution with the others"
+        known.append(Placement("lsra", "LSRA", place, in_turn("lf", depths)))
     seen = {pattern for placement in known for pattern in placement.patterns}
     if found and (pattern := Pattern.parse(found)) not in seen and pattern.letters.strip("i"):
         known.append(Placement("found", "Found", "where the search put the blocks", (pattern,)))

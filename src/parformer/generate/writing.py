@@ -196,8 +196,8 @@ class Group:
         # A model trained without memory still needs to see the text it goes on with.
         memory = config.memory or config.step_len
         self.state = model.initial_state(len(prompts), memory)
-        learned = config.positions == "learned"
-        self.span = config.max_len if learned else memory + 1
+        numbered = config.numbered
+        self.span = config.max_len if numbered else memory + 1
         self.text_bt = torch.tensor([list(prompt) for prompt in prompts])
         check_tokens(self.text_bt, config.vocab_size, "prompts")
         self.seen_bv = torch.zeros(len(prompts), config.vocab_size, dtype=torch.bool)
@@ -206,9 +206,9 @@ class Group:
         if not use_state:
             self._read_again()
             return
-        # learned positions end with the window, so what lies before its last tokens is lost
-        text_bt = self.text_bt[:, -self.span :] if learned else self.text_bt
-        for piece_bt in torch.split(text_bt, self.span if learned else PIECE, dim=1):
+        # numbered places end with the window, so what lies before its last tokens is lost
+        text_bt = self.text_bt[:, -self.span :] if numbered else self.text_bt
+        for piece_bt in torch.split(text_bt, self.span if numbered else PIECE, dim=1):
             self._read(piece_bt)
 
     def choose(self, sampling: Sampling, uniforms: Sequence[float]) -> list[int]:

@@ -117,7 +117,7 @@ class Reader:
                 yield from () if block is None else block.tensors().values()
 
     def _past_window(self) -> bool:
-        window = self.model.config.max_len if self.model.config.positions == "learned" else 0
+        window = self.model.config.max_len if self.model.config.numbered else 0
         return bool(window and self.state and self.state.position + self.shape.tgt_len > window)
 
     @torch.inference_mode()

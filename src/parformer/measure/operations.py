@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
-from parformer.kernels import attention
+from parformer.kernels import attention, convolution
 from parformer.kernels import recurrence as kernel
 
-KINDS = ("matrix products", "attention", "recurrence", "norms", "the rest")
+KINDS = ("matrix products", "attention", "recurrence", "convolution", "norms", "the rest")
 BY_NAME = {
     "aten::mm": "matrix products",
     "aten::addmm": "matrix products",
@@ -50,6 +50,8 @@ def labelled() -> Iterator[None]:
         kernel.recurrence_gradient: "recurrence",
         attention.attention: "attention",
         attention.attention_gradient: "attention",
+        convolution.fused: "convolution",
+        convolution.convolution_gradient: "convolution",
     }
     before = {operator: operator.direct for operator in operators}
     for operator, name in operators.items():

@@ -36,7 +36,11 @@ from parformer.records import Record
 FIELDS = ("d_model", "d_embed", "div_val")
 """Fields of a model that a search may vary; the rest is said by the blocks' options."""
 
-DEFAULTS: Mapping[tuple[str, str], str] = {("s", "heads"): "n_head", ("f", "inner"): "d_inner"}
+DEFAULTS: Mapping[tuple[str, str], str] = {
+    ("s", "heads"): "n_head",
+    ("l", "heads"): "n_head",
+    ("f", "inner"): "d_inner",
+}
 """Which field speaks for an option that a block does not name."""
 
 TRAINING = ("dropout", "dropatt", "inner_dropout", "init_std", "projection_std")

@@ -150,7 +150,7 @@ def draw_batch(
     """
     need_at_least("batch", batch, 1)
     need_at_least("tgt_len", tgt_len, 0)
-    if config.positions == "learned" and tgt_len > config.max_len:
+    if config.numbered and tgt_len > config.max_len:
         raise ConfigError(f"tgt_len {tgt_len} exceeds the window of {config.max_len}; lower it")
     length = tgt_len or min(LENGTH, config.max_len or LENGTH)
     generator = torch.Generator().manual_seed(seed)

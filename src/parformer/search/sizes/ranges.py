@@ -33,6 +33,7 @@ _STEPS = re.compile(
     r"(?:\s*/\s*(?P<step>[0-9]{1,15}))?"
 )
 _NUMBER = re.compile(r"([0-9]{1,15})([kMG]?)")
+_DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 _WORD = re.compile(r"[a-z][a-z0-9_+.-]*")
 
 
@@ -52,6 +53,8 @@ class Range:
 def read_range(text: str | int, name: str) -> Range:
     """A number, choices between bars, or a stretch with its step; sizes may end in k, M or G.
 
+    Choices may be shares, such as 0.25|0.5.
+
     Without a step a stretch counts by one, and stands for its two ends where it is too long.
     """
     way_out = f"write it as 128..1024/64 or 2|4|8, for {shown(name)}"
@@ -61,18 +64,25 @@ def read_range(text: str | int, name: str) -> Range:
         text = str(text)
     if steps := _STEPS.fullmatch(text.strip()):
         return _stretch(steps, way_out)
-    values = []
+    values: list[Value] = []
     for part in text.split("|"):
-        number = _NUMBER.fullmatch(part.strip())
-        if number is None and not _WORD.fullmatch(part.strip()):
-            raise ConfigError(f"cannot read {shown(text)}; {way_out}")
-        values.append(part.strip() if number is None else int(number[1]) * UNITS[number[2]])
+        values.append(_read_value(part.strip(), f"cannot read {shown(text)}; {way_out}"))
     if len(set(values)) < len(values):
         raise ConfigError(f"{shown(text)} has a value twice; give it once, for {shown(name)}")
     if len(values) > MOST:
         raise ConfigError(f"{shown(text)} holds more than {MOST:,} values; {way_out}")
     written = "|".join(part.strip() for part in text.split("|"))
     return Range(tuple(sorted(values, key=lambda v: (isinstance(v, str), v))), written)
+
+
+def _read_value(text: str, refusal: str) -> Value:
+    if number := _NUMBER.fullmatch(text):
+        return int(number[1]) * UNITS[number[2]]
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    if not _WORD.fullmatch(text):
+        raise ConfigError(refusal)
+    return text
 
 
 def _stretch(steps: re.Match[str], way_out: str) -> Range:
