@@ -22,6 +22,11 @@ ADAPTIVE: dict[str, Any] = {
     "model__div_val": 2,
 }
 UNTIED: dict[str, Any] = {"model__tie_weights": False, "model__tie_projections": "none"}
+SHARING: dict[str, Any] = {
+    "model__pattern": "{sf}x2 (s[share=a]f)x2 {<sf>[feed=shared]s[share=a]}x2",
+    "model__d_embed": 8,
+    "model__d_bottleneck": 8,
+}
 CLOSE = 1e-4
 
 
@@ -35,6 +40,7 @@ CASES = {
     "xl-lamb": calm(**ADAPTIVE, train__optimizer="lamb", train__weight_decay=0.1),
     "gpt2-adamw": calm("gpt2", train__accumulate=1, train__optimizer="adamw"),
     "bert-adam": calm("bert", train__optimizer="adam"),
+    "albert-lamb": calm("albert", train__optimizer="lamb", train__weight_decay=0.1, **SHARING),
     "xl-muon": calm(**ADAPTIVE, **UNTIED, train__optimizer="muon", train__accumulate=1),
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from parformer.config import FAMILIES as FILES
 from parformer.config import ModelConfig
 from parformer.data.characters import Bytes
 from parformer.data.tokens import Prepared, Split
@@ -39,7 +40,7 @@ def make_recipe(family: str = "transformer-xl", /, **changes: Any) -> Recipe:
     model: dict[str, Any] = {
         "family": family,
         "pattern": "sfsf",
-        "vocab_size": 257 if family == "bert" else 256,
+        "vocab_size": 257 if FILES[family]["head"] == "masked" else 256,
         "d_model": 16,
         "n_head": 2,
         "d_inner": 24,

@@ -11,6 +11,7 @@ any number of processes.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Workers:
         if self.shard:
             from torch.distributed.fsdp import fully_shard
 
-            for block in blocks:
+            for block in standing_alone(blocks):
                 fully_shard(block)
             return cast(nn.Module, fully_shard(objective))
         from torch.nn.parallel import DistributedDataParallel
@@ -120,6 +121,17 @@ class Workers:
             said = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         dist.broadcast(said, 0)
         return bytes(said.tolist()).decode()
+
+
+def standing_alone(blocks: Iterable[nn.Module]) -> list[nn.Module]:
+    """Blocks in one place that share no weight with another; the model as a whole has the rest."""
+    places = Counter(blocks)
+    users = Counter(weight for block in places for weight in block.parameters())
+    return [
+        block
+        for block, count in places.items()
+        if count == 1 and all(users[weight] == 1 for weight in block.parameters())
+    ]
 
 
 @contextmanager
