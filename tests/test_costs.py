@@ -40,6 +40,14 @@ PUBLISHED = {
     "bert-base": 109_482_240,
     "par-bert-base": 126_002_688,
     "distilbert": 66_362_880,
+    "bert-large": 335_141_888,
+    "albert-base": 11_683_584,
+    "albert-large": 17_683_968,
+    "albert-xlarge": 58_724_864,
+    "albert-xxlarge": 222_595_584,
+    "mobilebert": 24_581_888,
+    "mobilebert-tiny": 15_485_696,
+    "ib-bert-large": 294_467_840,
     "gpt2-small": 124_439_808,
     "opt-350m-shape": 331_196_416,
 }
@@ -50,11 +58,27 @@ def test_published_models_have_the_published_number_of_parameters(name: str) -> 
     assert cost(preset(name)).parameters == PUBLISHED[name]
 
 
+PRETRAINED = {"head": "masked", "pair_head": "order"}
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "parameters"),
     [
         ("bert-base", {"head": "masked", "pooler": False}, 109_514_298),
         ("distilbert", {"head": "masked"}, 66_985_530),
+        ("bert-large", {"pooler": False}, 334_092_288),
+        ("albert-base", PRETRAINED, 11_813_810),
+        ("albert-large", PRETRAINED, 17_847_474),
+        ("albert-xlarge", PRETRAINED, 59_021_490),
+        ("albert-xxlarge", PRETRAINED, 223_158_450),
+        ("albert-base", {"pattern": "(sf)x12"}, 89_650_176),
+        ("albert-base", {"pattern": "{sfsf}x12"}, 18_771_456),
+        ("mobilebert", {"pool": "dense"}, 24_844_544),
+        ("mobilebert", {"head": "masked", "pair_head": "next"}, 36_597_564),
+        ("mobilebert", {"head": "masked", "pair_head": "next", "pool": "dense"}, 36_860_220),
+        ("mobilebert", {"pattern": "<sffff>[feed=outside]x24"}, 25_359_104),
+        ("mobilebert-tiny", {"pool": "dense"}, 15_748_352),
+        ("ib-bert-large", {"pool": "first"}, 294_205_184),
         (
             "transformer-xl-24b-enwik8",
             {"pattern": "(sf)x24", "d_model": 1024, "d_inner": 3072},

@@ -26,6 +26,8 @@ WANTED = (
     *(f"lts-figure-{n}" for n in (3, 4, 5, 6, 7, 8, 11, 12, 14, 15)),
     *(f"srupp-table-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)),
     *(f"srupp-figure-{n}" for n in range(3, 7)),
+    *("albert-table-3", "albert-table-4", "mobilebert-table-1", "mobilebert-table-4"),
+    *("mobilebert-table-latency", "efficient-table-1"),
 )
 
 

@@ -32,6 +32,11 @@ KNOWN = {
     ("srupp-table-4", "parameters-8"),
     ("srupp-table-4", "parameters-10"),
     ("srupp-table-5", "parameters-txl"),
+    ("mobilebert-table-1", "ib-bert"),
+    ("mobilebert-table-1", "mobilebert"),
+    ("mobilebert-table-1", "tiny"),
+    ("mobilebert-table-4", "flops-bert"),
+    ("mobilebert-table-4", "flops-mobilebert"),
 }
 """Counts that differ from what was printed, and why."""
 

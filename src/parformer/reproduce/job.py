@@ -23,6 +23,8 @@ from parformer.report.reproduced import reproduced_page
 
 # they register themselves
 from parformer.reproduce import (  # noqa: F401
+    efficient,
+    encoders,
     lts_counts,
     lts_devices,
     lts_rankings,

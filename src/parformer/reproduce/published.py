@@ -43,6 +43,10 @@ PAPERS: Mapping[str, str] = {
     "par-first": "PAR Transformer (Mandava et al. 2020, first version)",
     "lts": "LiteTransformerSearch (Javaheripi et al. 2022)",
     "srupp": "SRU++ (Lei 2021)",
+    "albert": "ALBERT (Lan et al. 2019)",
+    "mobilebert": "MobileBERT (Sun et al. 2020)",
+    # Lite Transformer and Synthesizer belong here
+    "efficient": "Efficient Transformers: A Survey (Tay et al. 2020)",
 }
 FOLDER = resources.files("parformer.reproduce") / "papers"
 

@@ -18,8 +18,8 @@ class ReproduceRequest:
     """Which tables and figures, and how much may be done for them."""
 
     names: tuple[str, ...]
-    """Tables and figures by the names that 'list' shows; par, par-first, lts or srupp for all of
-    a paper; all for all; or list."""
+    """Tables and figures by the names that 'list' shows; par, par-first, lts, srupp, albert,
+    mobilebert or efficient for all of a paper; all for all; or list."""
     scale: Scale = "pocket"
     """Where quality is asked for: small trainings here, or the paper's own, whose commands are
     printed and whose finished runs are read from --run."""
