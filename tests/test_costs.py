@@ -170,7 +170,7 @@ def patterns(draw: st.DrawFn, *, free_heads: bool, causal: bool) -> str:
     # in a narrow stream a name would stand for another width
     narrow = blocks.map(lambda text: f"<{text.replace('share=', 'share=n')}>")
     feeds = st.sampled_from(
-        ["feed=inside", "feed=shared", "feed=outside", "feed=shared,width=8", "wide,width=12"]
+        ["feed=inside", "feed=shared", "feed=outside", "feed=shared,width=8", "wide,width=16"]
     )
     fed = st.builds("<s{}>[{}]".format, blocks.filter(lambda text: "share" not in text), feeds)
     narrow = st.one_of(narrow, fed)
@@ -206,7 +206,7 @@ def configs(draw: st.DrawFn) -> ModelConfig:
     values["position_bias"] = draw(st.sampled_from(["shared", "per-layer"]))
     shared = values["positions"] == "relative" and values["position_bias"] == "shared"
     values["pattern"] = draw(patterns(free_heads=not shared, causal=bool(causal)))
-    values["d_bottleneck"] = 4
+    values["d_bottleneck"] = 8 if values["positions"] == "rotary" else 4  # for even heads of l
     if causal and draw(st.booleans()):
         encoder = draw(patterns(free_heads=not shared, causal=False)).replace("share=", "share=e")
         values["pattern"] = f"{encoder} | {values['pattern']} c {{cf}}x2"
