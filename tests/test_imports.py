@@ -24,6 +24,7 @@ LEVELS = (
     ("fields", "records"),
     ("grams",),
     ("parts",),
+    ("ends",),
     ("config",),
     ("verbs",),
     ("recipe",),

@@ -20,9 +20,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, cast
 
+from parformer.ends import EmbeddingConfig, FirstWeights, HeadConfig
 from parformer.errors import ConfigError
 from parformer.fields import check_names, fit_fields
-from parformer.parts import FAMILY, OPEN, EmbeddingConfig, FirstWeights, HeadConfig, StackConfig
+from parformer.parts import FAMILY, OPEN, StackConfig
 from parformer.store.files import Json, read_plain
 
 

@@ -245,6 +245,20 @@ def test_a_memory_of_zeros_is_as_long_as_asked_for() -> None:
     assert model(torch.zeros(2, 3, dtype=torch.long), model.initial_state(2, 9, zeros=True))
 
 
+@pytest.mark.parametrize("feed", ["inside", "shared", "outside"])
+def test_inside_a_bottleneck_the_narrow_stream_is_split(feed: str) -> None:
+    """Whatever attention is fed there; `l` reads what feed-forwards read."""
+    changes: dict[str, Any] = {"d_model": 24, "d_bottleneck": 12}
+    config = small_config("lite", pattern=f"<sl[kernel=3]f>[feed={feed}]", **changes)
+    model = lively(pf.build(config, dtype=torch.float64))
+    assert pf.cost(config).parameters == sum(p.numel() for p in model.parameters())
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
+    with torch.no_grad():
+        first = model(tokens[:, :3])
+        second = model(tokens[:, 3:], first.state).logits
+        assert_close(torch.cat((first.logits, second), dim=1), model(tokens).logits)
+
+
 def test_kernels_are_dropped_while_training() -> None:
     model = lively(pf.build(small_config("lite", pattern="l[attend=0]", dropatt=0.5)))
     x_btd = noise(2, 9, 12, dtype=torch.float32)

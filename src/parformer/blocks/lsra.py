@@ -202,7 +202,8 @@ def branch_cost(config: StackConfig, branch: Branch, shape: Shape) -> Cost:
 def inside(config: StackConfig, branch: Branch) -> StackConfig:
     """What attention with some of the channels is told; it neither norms nor adds up."""
     bias = "per-layer" if config.positions == "relative" else config.position_bias
-    return config.stack(
+    return StackConfig.stack(  # plain, inside of a bottleneck too: who is fed there is s
+        config,
         d_model=branch.channels,
         n_head=branch.heads,
         d_head=0,

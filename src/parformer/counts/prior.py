@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from parformer.counts.count import Text, as_much_as_fits, count, count_without, estimated
 from parformer.counts.look import Readable, log_chances
 from parformer.counts.recall import find_repeats
+from parformer.ends import HeadConfig
 from parformer.errors import FolderError
 from parformer.grams import largest_order
 from parformer.kernels.operator import Operator
-from parformer.parts import HeadConfig
 
 PARTS = 6
 """Parts of a text that are each left out of the table that stands beside them."""
