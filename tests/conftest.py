@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parformer.blocks import BlockState, Context, Source
 from parformer.blocks.places import Places, sinusoids
-from parformer.config import ModelConfig
+from parformer.config import FAMILIES, ModelConfig
 from parformer.model import Model, build
 from parformer.pattern import Pattern
 
@@ -49,6 +49,17 @@ def no_power_cut() -> Iterator[None]:
 torch.set_num_threads(1)  # such small products only lose by being shared out
 
 
+def different_families() -> list[str]:
+    """One family of each kind that blocks can tell apart: the others differ at the ends alone."""
+    told = ("causal", "norm_type", "gated", "attention_bias", "feed_forward_bias", "inner_dropout")
+    kinds: dict[tuple[object, ...], str] = {}
+    for family, usual in FAMILIES.items():
+        positions = usual["positions"] if usual["positions"] in ("relative", "rotary") else ""
+        kinds.setdefault((positions, *(usual[name] for name in told)), family)
+    return list(kinds.values())
+
+
+DIFFERENT = different_families()
 SOURCE = 6
 """Tokens that an encoder has read."""
 

@@ -26,6 +26,7 @@ from parformer.measure.profile import BlockRange
 from parformer.measure.tables import find_place, tables_of
 from parformer.model import build, count_parameters, load
 from parformer.search.sizes.space import read_space
+from tests.blocks.test_groups import Step
 from tests.conftest import lively, noise, small_config, small_model
 from tests.measure.test_profile import base, sizes
 from tests.search.placement import trials as searches
@@ -179,6 +180,19 @@ def test_padding_before_a_text_changes_no_answer(kind: str, pattern: str) -> Non
             pieces = torch.cat((first.logits, again.logits), dim=1)
             assert_close(pieces[:, 2:], answers[0][0])
     assert_close(answers[0], answers[1])
+
+
+@any_kind
+def test_an_exported_step_gives_what_the_model_gives(kind: str) -> None:
+    model = lively(build(small_config("lite", pattern="lf | lcf", positions=kind, pad=1)))
+    tokens = torch.tensor([[3, 1, 4], [5, 9, 2]])
+    with torch.no_grad():
+        state = model(tokens, source=tokens).state
+        exported = torch.export.export(Step(model), (tokens.clone(), state)).module()
+        ours, after = exported(tokens + 1, state)
+        out = model(tokens + 1, state)
+        assert_close(ours, out.logits)
+        assert_close(model(tokens, after).logits, model(tokens, out.state).logits)
 
 
 def test_a_pad_has_no_place_and_learns_nothing_by_being_read() -> None:

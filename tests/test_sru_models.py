@@ -17,7 +17,7 @@ from parformer.evaluate.perplexity import evaluate
 from parformer.generate import generate
 from parformer.model import build, count_parameters, load
 from parformer.recipe import read_recipe
-from tests.conftest import lively, small_config
+from tests.conftest import DIFFERENT, lively, small_config
 from tests.search.placement import trials as searches
 from tests.train.trials import (
     begin,
@@ -28,7 +28,7 @@ from tests.train.trials import (
     train_until,
 )
 
-CAUSAL = [family for family, usual in FAMILIES.items() if usual["causal"]]
+CAUSAL = [family for family in DIFFERENT if FAMILIES[family]["causal"]]
 PREPARED = make_prepared()
 
 PUBLISHED: dict[str, tuple[int, int]] = {

@@ -21,6 +21,7 @@ from parformer.errors import ConfigError
 from parformer.model import Model, build
 from parformer.pattern import ALPHABET, BlockSpec
 from tests.conftest import (
+    DIFFERENT,
     SOURCE,
     CountFlops,
     noise,
@@ -32,18 +33,18 @@ from tests.conftest import (
 
 BATCH, TIME, MEMORY = 2, 5, 7
 LETTERS = sorted(BLOCKS)
-CAUSAL = [family for family, usual in FAMILIES.items() if usual["causal"]]
+CAUSAL = [family for family in DIFFERENT if FAMILIES[family]["causal"]]
 
 PAIRS = [
     (letter, family)
     for letter in LETTERS
-    for family in FAMILIES
+    for family in DIFFERENT
     if family in CAUSAL or (letter != "c" and not issubclass(BLOCKS[letter], Recurrent))
 ]
 
 any_letter = pytest.mark.parametrize("letter", LETTERS)
 any_pair = pytest.mark.parametrize(("letter", "family"), PAIRS)
-any_family = pytest.mark.parametrize("family", FAMILIES)
+any_family = pytest.mark.parametrize("family", DIFFERENT)
 causal_family = pytest.mark.parametrize("family", CAUSAL)
 any_norm = pytest.mark.parametrize("norm", ["pre", "post"])
 any_mode = pytest.mark.parametrize("mode", ["training", "inference"])

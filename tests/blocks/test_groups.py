@@ -24,7 +24,7 @@ from parformer.model import Model, build, refill
 from parformer.state import State
 from parformer.store.folder import read_tensors
 from parformer.weights import named_tensors
-from tests.conftest import context_of, lively, noise, small_config
+from tests.conftest import DIFFERENT, context_of, lively, noise, small_config
 
 PATTERNS = {
     "shared": "{sf}x3",
@@ -42,7 +42,7 @@ PATTERNS = {
     "two stacks of groups": "{sf}x2 | <sf> {scf}x2 <c>",
     "two light stacks": "(lf)x2 | (lcf)x2",
 }
-CAUSAL = [family for family, usual in FAMILIES.items() if usual["causal"]]
+CAUSAL = [family for family in DIFFERENT if FAMILIES[family]["causal"]]
 VOCAB, TIME = 13, 9
 
 any_pattern = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
