@@ -19,6 +19,8 @@ from parformer.fitting.request import FitRequest
 from parformer.fitting.result import FitResult
 from parformer.measure.device import Receipt
 from parformer.measure.readings import Reading, Readings, Step
+from parformer.search.trials import job as trials
+from parformer.train import plan
 
 WORDS = [
     "attention",
@@ -106,8 +108,11 @@ def small_request(text: Path, run: Path, **changes: Any) -> FitRequest:
 
 @contextmanager
 def few_sizes() -> Iterator[None]:
-    """Within it, searches for sizes look at few of them."""
+    """Within it, searches look at few sizes and patterns."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "find_precision", lambda *_: "fp32")  # no clock decides
+        patch.setattr(trials, "FIRST", 4)
+        patch.setattr(trials, "EXPECTED", 1)
         patch.setattr(candidates, "POPULATION", 15)
         patch.setattr(candidates, "ITERATIONS", 3)
         yield

@@ -181,7 +181,7 @@ def test_a_search_that_takes_too_long_is_given_up_and_said(
     assert machine.now <= 1000
     left_out = {phase.name: phase.left_out for phase in found.phases}
     assert left_out["search"].startswith("left out")
-    assert any("search where attention is required" in line for line in machine.said)
+    assert any("search which blocks belong where" in line for line in machine.said)
     assert "left out" in (path / "report.html").read_text("utf-8")
 
 

@@ -47,7 +47,7 @@ def evidence(run: Path) -> dict[str, Any]:
         "finished": found["finished"],
         "models": [{name: row[name] for name in kept} for row in found["models"]],
         "baseline": (run / "trainings/baseline/model/model.safetensors").read_bytes(),
-        "search": json.loads((run / "search/search.json").read_text("utf-8"))["pattern"],
+        "search": json.loads((run / "search/trials.json").read_text("utf-8"))["pattern"],
     }
 
 

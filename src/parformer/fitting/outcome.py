@@ -57,7 +57,7 @@ from parformer.measure.device import Receipt, describe_device
 from parformer.measure.models import PLACEMENT, step_words
 from parformer.measure.statistics import compare as compare_times
 from parformer.report.words import Unit
-from parformer.search.placement.result import PlacementResult
+from parformer.search.trials.result import TrialsResult
 from parformer.train.alike import read_curve
 from parformer.train.run import CONFIG, read_result
 
@@ -111,7 +111,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         references=text.references if text else {},
         verdict=verdict,
         samples=tuple(samples_of(fit, final)) if final else (),
-        search=searched(fit),
+        search=None,
         pareto=SizesSeen.of(finalists.pictures) if finalists else None,
         profile=about_profile(fit, profiled) if profiled else None,
         energy=estimate(
@@ -127,6 +127,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         repeat=tuple(repeats(fit)) if final else (),
         warnings=(*warnings, *warnings_of(fit, chosen, text)),
         held=held,
+        trials=searched(fit),
     )
 
 
@@ -273,13 +274,13 @@ def about_phases(fit: Running) -> list[PhaseFacts]:
     ]
 
 
-def searched(fit: Running) -> PlacementResult | None:
+def searched(fit: Running) -> TrialsResult | None:
     """What the search for placements found."""
     place = fit.path / SEARCH
-    if not (place / PlacementResult.FILE).is_file():
+    if not (place / TrialsResult.FILE).is_file():
         return None
     try:
-        return PlacementResult.load(place)
+        return TrialsResult.load(place)
     except FolderError as error:  # only a picture depends on it
         fit.watch.notice(f"The report says nothing of the search: {error}")
         return None

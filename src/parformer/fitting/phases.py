@@ -68,7 +68,7 @@ class Profiled(PhaseResult):
 
 @dataclass(frozen=True)
 class Placed(PhaseResult):
-    """Where a supernet put the blocks; nothing where that is left out."""
+    """What a search for placements found; nothing where that is left out."""
 
     PHASE = "search"
     pattern: str = ""

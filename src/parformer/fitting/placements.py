@@ -9,13 +9,15 @@ from parformer.errors import ConfigError, CorpusError, TrainingError
 from parformer.fitting.phases import Placed
 from parformer.fitting.running import OutOfTime, Running
 from parformer.pattern import Pattern, par
-from parformer.recipe import Recipe, SearchConfig, read_recipe
-from parformer.search.placement.job import search_recipe as search_by
+from parformer.recipe import Recipe, SearchConfig
+from parformer.search.trials.job import search_trials as search_by
 
 SEARCH = "search"
 """The folder of the search, and the name of its phase."""
 DEPTHS = (1, 0.75, 0.5)
 """Blocks of a placement by rule, in multiples of the baseline's."""
+SEARCHING = 0.85
+"""The share of its time that a search is told."""
 REACH = (0.3, 0.97)
 """Limits between these multiples of the baseline steer the search for placements."""
 
@@ -61,7 +63,11 @@ def in_turn(letters: str, depths: Sequence[int]) -> tuple[Pattern, ...]:
 
 
 def search(fit: Running) -> Placed:
-    """Where a supernet puts the blocks; nothing where there is no time or too little text."""
+    """What short trainings of many patterns find; nothing where there is no time or text for it.
+
+    Of all ways to search that were tried this one loses least for the time it takes
+    (docs/experiments/placement.md).
+    """
     seconds = fit.seconds_for(SEARCH)
     if fit.by_clock and not seconds:
         return Placed()
@@ -80,22 +86,16 @@ def search(fit: Running) -> Placed:
         fit.watch.notice(f"No search for placements, only those by rule: {error}")
         fit.progress.leave_out(SEARCH, f"only placements by rule take part: {error}")
         return Placed()
-    if found.found is None:
-        raise KeyboardInterrupt
-    return Placed(str(found.found.pattern))
+    return Placed(str(found.pattern) if found.learned else "")
 
 
 def search_recipe(fit: Running, seconds: float) -> Recipe:
-    known = read_recipe("pocket-search").search or SearchConfig()
-    return replace(fit.baseline.recipe, search=known).replaced(
+    search = SearchConfig(by="trials", choices=fit.request.choices, limit=steering(fit))
+    return replace(fit.baseline.recipe, search=search).replaced(
         {
-            "search.choices": fit.request.choices,
-            "search.limit": steering(fit),
-            "train.time": 0.8 * seconds,
-            "train.steps": max(30, fit.request.steps or 0),
-            "train.warmup": 100 if seconds else 3,
-            "train.evaluate_tokens": 1024,
-            "train.final_tokens": 1024,
+            "train.time": SEARCHING * seconds,
+            "train.steps": max(16, fit.request.steps or 0),
+            "train.seed": fit.request.seed,
         }
     )
 

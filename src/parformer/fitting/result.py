@@ -18,6 +18,7 @@ from parformer.records import Record, Result
 from parformer.report.words import Unit
 from parformer.search.limits import read_limits
 from parformer.search.placement.result import PlacementResult
+from parformer.search.trials.result import TrialsResult
 from parformer.train.run import MODEL, open_run
 
 REPORT = "report.html"
@@ -298,6 +299,7 @@ class FitResult(Result):
     verdict: Verdict
     samples: tuple[Sample, ...]
     search: PlacementResult | None
+    """By a supernet, as version 0.1 searched."""
     pareto: SizesSeen | None
     profile: ProfileFacts | None
     energy: Energy
@@ -307,6 +309,8 @@ class FitResult(Result):
     warnings: tuple[str, ...]
     held: Held | None = None
     """None where nothing was compared, and in what version 0.1 wrote."""
+    trials: TrialsResult | None = None
+    """The search for placements."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:

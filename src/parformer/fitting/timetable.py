@@ -16,7 +16,7 @@ TITLES = {
     "text": "read and tokenize the text",
     "size": "size a model for the time there is",
     "profile": "profile this device",
-    "search": "search where attention is required",
+    "search": "search which blocks belong where",
     "sizes": "search sizes within the limits, measure the finalists",
     "rates": "find each finalist's learning rate",
     "contest": "train the finalists with equal budget",

@@ -11,6 +11,7 @@ from html import escape
 
 from parformer.fitting.result import FitResult, ModelFacts
 from parformer.report import fit_rows as facts
+from parformer.report import trials
 from parformer.report.page import Html, Part, strips, table
 from parformer.report.search import sentences_of
 from parformer.report.search_figures import heat_map
@@ -137,8 +138,16 @@ def _kept(model: ModelFacts, metric: str, most: float) -> str:
     return f"{in_words(metric, value)} {mark}"
 
 
+SEEN = (
+    "Every line is a pattern of the baseline's size; after each look the better half went on. What "
+    "came out takes part in the contest below if it is none of the usual ones."
+)
+
+
 def attention(found: FitResult) -> Part | None:
-    """The picture of the differentiable search, if there was one."""
+    """The picture of the search for placements, if there was one."""
+    if found.trials is not None:
+        return Part(trials.curves(found.trials), f"{found.trials.verdict()} {SEEN}")
     if not found.search:
         return None
     part = heat_map(found.search)

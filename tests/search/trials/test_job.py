@@ -61,18 +61,19 @@ def test_the_better_half_goes_on(text: Path, tmp_path: Path) -> None:
 
 
 def test_stopped_it_ends_as_if_it_never_was(text: Path, tmp_path: Path) -> None:
-    whole = search(text, tmp_path / "whole")
+    more: dict[str, Any] = {"steps": 19, "changes": (*SMALL, "train.schedule=cosine")}
+    whole = search(text, tmp_path / "whole", **more)
 
     def stop(event: Event) -> None:
         if isinstance(event, Notice) and "go on to 4" in event.text:
             raise KeyboardInterrupt
 
     with pytest.raises((KeyboardInterrupt, Stopped)):
-        search(text, tmp_path / "run", watch=stop)
-    again = search(text, tmp_path / "run")
+        search(text, tmp_path / "run", watch=stop, **more)
+    again = search(text, tmp_path / "run", **more)
     assert [one.losses for one in again.trials] == [one.losses for one in whole.trials]
     shutil.rmtree(tmp_path / "run" / job.TRAININGS)
-    assert search(text, tmp_path / "run").pattern == whole.pattern
+    assert search(text, tmp_path / "run", **more).pattern == whole.pattern
 
 
 def test_a_limit_is_kept_by_all(text: Path, tmp_path: Path) -> None:

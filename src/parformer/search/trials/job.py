@@ -111,23 +111,13 @@ def settled(recipe: Recipe, prepared: Prepared, workers: Workers, watch: Watch) 
     plain = recipe.replaced({"model.pattern": baseline_pattern(len(space.layers))})
     plain = plain.replaced({"train.compile": "off", "train.time": 0.0})
     plain = decide(replace(plain, search=None), tokens, workers, watch.notice)
-    steps = recipe.train.steps
     if limit:
         many = effort(search.by, len(usual_picks(len(space.layers), letters_of(space))))
         seconds = step_seconds(plain, tokens, workers)
         steps = max(len(SHARES) * 8, int(limit * (1 - RESERVE) / many / seconds))
         watch.notice(f"{steps:,} updates of {1000 * seconds:,.0f} ms for whoever comes to the end.")
-    steps = max(8, steps // 8 * 8)
-    changes = {
-        "train.steps": steps,
-        "train.time": limit,
-        "train.warmup": max(1, steps // 16),
-        "train.schedule": "trapezoid",
-        "train.evaluate_every": steps // 8,
-        "train.evaluate_tokens": LOOKED_AT,
-        "train.final_tokens": 1024,
-    }
-    return replace(plain.replaced(changes), search=search, model=recipe.model)
+        plain = plain.replaced({"train.steps": steps, "train.time": limit})
+    return replace(plain, search=search, model=recipe.model)
 
 
 def known_prices(recipe: Recipe, path: Path, watch: Watch) -> Prices | None:
@@ -173,8 +163,27 @@ class Trials:
         return letters_of(self.space)
 
     @property
+    def steps(self) -> int:
+        """Updates of whoever comes to the end; an eighth of them is a whole number."""
+        return max(8, self.recipe.train.steps // 8 * 8)
+
+    @property
     def looks(self) -> tuple[int, ...]:
-        return tuple(round(share * self.recipe.train.steps) for share in SHARES)
+        return tuple(round(share * self.steps) for share in SHARES)
+
+    def recipe_of(self, picks: Picks) -> Recipe:
+        """How a pattern is trained: until its rate falls it does not matter for how long."""
+        changes = {
+            "model.pattern": self.space.pattern(picks),
+            "train.steps": self.steps,
+            "train.time": 0.0,
+            "train.warmup": max(1, self.steps // 16),
+            "train.schedule": "trapezoid",
+            "train.evaluate_every": self.steps // 8,
+            "train.evaluate_tokens": LOOKED_AT,
+            "train.final_tokens": 1024,
+        }
+        return replace(self.recipe.replaced(changes), search=None)
 
     def fits(self, picks: Picks) -> bool:
         """Whether a pattern mixes tokens at all and keeps the limit."""
@@ -235,9 +244,9 @@ class Trials:
     def look(self, alike: Alike, picks: Picks, number: int) -> float:
         """The loss after a look's updates; infinite where numbers were no longer finite."""
         pattern, until = self.space.pattern(picks), self.looks[number]
-        recipe = replace(self.recipe.replaced({"model.pattern": pattern}), search=None)
         last = number == len(self.looks) - 1
-        trained = alike.run(recipe, spelled(picks, self.letters), until=None if last else until)
+        name = spelled(picks, self.letters)
+        trained = alike.run(self.recipe_of(picks), name, until=None if last else until)
         loss = math.inf if trained is None else trained.loss_at(until)
         self.watch.notice(f"{pattern}: loss {loss:.4g} after {until:,} updates")
         return loss
@@ -261,7 +270,7 @@ class Trials:
             choices=self.letters,
             by=search_of(self.recipe).by,
             tokenizer=self.recipe.data.tokenizer,
-            steps=self.recipe.train.steps,
+            steps=self.steps,
             looks=self.looks,
             trials=tuple(
                 Trial(
