@@ -31,7 +31,10 @@ PRESETS = {
     "pocket-post": ["--set", "train.optimizer=lamb"],
     "par-pocket": ["--set", "train.optimizer=radam", "--set", "model.dropout=0.1"],
     "llama-pocket": ["--set", "train.precision=bf16"],
-    "gpt2-pocket": ["--set", "data.tokenizer=word", "--set", "data.vocab_size=500"],
+    "gpt2-pocket": [
+        *("--set", "data.tokenizer=word", "--set", "data.vocab_size=500"),
+        *("--set", "train.batch=16"),
+    ],
     "bert-pocket": ["--set", "data.tokenizer=character"],
     "srupp-pocket": ["--set", "train.accumulate=2"],
     "transformer-xl-24b-text8": [
