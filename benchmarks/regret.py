@@ -1,6 +1,7 @@
 """Which way to search for a pattern loses least, for the time it takes?
 
     python benchmarks/regret.py                       the ways that the table alone can tell of
+    python benchmarks/regret.py --supernets FOLDER --texts FILE FILE    PAR's supernets, for real
     python benchmarks/regret.py --write               writes docs/experiments/placement.md
 
 Every way to search picks a pattern of benchmarks/truth.json, where its real loss stands. Regret is
@@ -15,6 +16,7 @@ import argparse
 import json
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,14 +24,23 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import torch
 import truth
 from learns import into_document
 from truth import TABLE, usual
 
+import parformer as pf
 from parformer.measure.device import describe_device
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "placement.md"
 SUPERNETS = Path(__file__).parent / "supernets.json"
+SUPERNET = {
+    "supernet, soft, 200 updates": {"mode": "soft", "steps": 200},
+    "supernet, soft, 500 updates": {"mode": "soft", "steps": 500},
+    "supernet, soft, longer warm-up": {"mode": "soft", "steps": 300, "warmup": 0.7},
+    "supernet, sampled, 500 updates": {"mode": "sampled", "steps": 500},
+}
+"""PAR's search over as many layers as the base depth has."""
 DRAWS = 400
 """How often a way that depends on luck is repeated."""
 DEPTH = 8
@@ -270,6 +281,59 @@ def judge(way: Way, table: Table) -> Found:
     )
 
 
+def search_supernets(folder: Path, texts: Sequence[Path]) -> None:
+    """Search for real, then train what was found as the table's patterns were."""
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    choices = "".join(truth.BLOCK.get(letter, letter) for letter in truth.LETTERS) + "i"
+    found = []
+    for text in texts:
+        truth.read(text)
+        for name, asked in SUPERNET.items():
+            settings = {**truth.SETTINGS, "search.warmup": asked.get("warmup", 0.4)}
+            known = truth.recipe_of("sf" * (DEPTH // 2), text, 0)
+            settings["train.learning_rate"] = known.train.learning_rate
+            own = {n: v for n, v in settings.items() if n not in ("train.steps", "train.schedule")}
+            run = (
+                folder / f"{text.stem}-{asked['mode']}-{asked['steps']}-{settings['search.warmup']}"
+            )
+            began = time.process_time()
+            result = pf.search_placement(
+                recipe="pocket-search", corpus=str(text), layers=DEPTH, choices=choices, run=run,
+                mode=asked["mode"], steps=asked["steps"],
+                changes=tuple(f"{field}={value}" for field, value in own.items()),
+            )  # fmt: skip
+            seconds = time.process_time() - began
+            assert result is not None
+            letters = result.pattern.letters
+            truth.train_one((folder, text, letters, 0, False))
+            losses = truth.trained(folder, text, letters)[0]["losses"]
+            found.append(
+                {"text": text.stem, "way": name, "letters": letters, "loss": losses[-1],
+                 "seconds": round(seconds, 1)}
+            )  # fmt: skip
+            print(found[-1], flush=True)
+            SUPERNETS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+def told_supernets(tables: dict[str, Table]) -> list[str]:
+    """What PAR's supernets found, without a limit."""
+    if not SUPERNETS.is_file():
+        return []
+    known = json.loads(SUPERNETS.read_text("utf-8"))
+    lines = ["", "**PAR's supernets over eight layers of `s f r n i`, no limit**", ""]
+    lines += ["| way | text | found | regret | trainings |", "|---|---|---|---:|---:|"]
+    for one in known:
+        table = tables[one["text"]]
+        base = table.named(["sf" * (DEPTH // 2)])[0]
+        full = one["seconds"] / (base.seconds * table.looks[-1])
+        regret = one["loss"] / table.best - 1
+        lines.append(
+            f"| {one['way']} | {one['text']} | `{one['letters']}` | {regret:.2%} | {full:.1f} |"
+        )
+    return lines
+
+
 def report(tables: dict[str, Table]) -> list[str]:
     lines = []
     for limit in LIMITS:
@@ -288,10 +352,15 @@ def report(tables: dict[str, Table]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--supernets", type=Path, help="search by supernets in this folder")
+    parser.add_argument("--texts", type=Path, nargs="+", default=[])
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
+    if asked.supernets:
+        search_supernets(asked.supernets, asked.texts)
+        return
     tables = read_tables(asked.table)
-    lines = report(tables)
+    lines = [*report(tables), *told_supernets(tables)]
     print("\n".join(lines))
     if asked.write:
         device = describe_device(1)
