@@ -123,6 +123,7 @@ class Embedding(nn.Module):
             nn.Parameter(torch.empty(config.token_types, width)) if config.token_types else None
         )
         self.sinusoids = config.positions if config.sinusoidal else ""
+        self._waves: Tensor | None = None
         self.norm = make_norm(config, width) if config.embedding_norm else None
 
     def forward(
@@ -166,10 +167,24 @@ class Embedding(nn.Module):
     def places(self, time: int, position: int, there_bn: Tensor | None, like: Tensor) -> Tensor:
         """Vectors of these places, zeros where there is no token."""
         if there_bn is None:
-            return number_waves(position, time, self.sinusoids, like)
-        known_nd = number_waves(0, there_bn.shape[1], self.sinusoids, like)
+            return self.waves(position + time, like)[position : position + time]
+        known_nd = self.waves(there_bn.shape[1], like)
         number_bt = (there_bn.long().cumsum(1) - 1)[:, -time:].clamp(min=0)
         return F.embedding(number_bt, known_nd) * there_bn[:, -time:, None]
+
+    def waves(self, count: int, like: Tensor) -> Tensor:
+        """Rows of the first `count` numbers or more, made once."""
+        known_nd = self._waves
+        if known_nd is None or len(known_nd) < count or not alike(known_nd, like):
+            with torch.inference_mode(False):  # training may need them after an evaluation
+                known_nd = number_waves(max(count, 64), self.sinusoids, like)
+            if not torch.compiler.is_compiling():  # what a graph makes belongs to the graph
+                self._waves = known_nd
+        return known_nd
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device
 
 
 def there_of(config: ModelConfig, window: Tensor, present: Tensor | None) -> Tensor | None:
@@ -184,13 +199,13 @@ FAIRSEQ_FIRST = 2
 """What fairseq numbers the first token: one more than its pad, which is 1."""
 
 
-def number_waves(first: int, count: int, kind: str, like: Tensor) -> Tensor:
-    """Sines and cosines for `count` tokens after `first` others, at falling rates.
+def number_waves(count: int, kind: str, like: Tensor) -> Tensor:
+    """Sines and cosines for the first `count` tokens, at falling rates.
 
     Vaswani et al. stop one step before the rate of 1/10,000, which fairseq reaches.
     """
     halves, width = kind == "sinusoidal-halves", like.shape[-1]
-    first += FAIRSEQ_FIRST if halves else 0
+    first = FAIRSEQ_FIRST if halves else 0
     place_n = torch.arange(first, first + count, device=like.device, dtype=torch.float64)
     step_k = torch.arange(width // 2, device=like.device, dtype=torch.float64)
     steps = max(1, width // 2 - 1) if halves else width // 2

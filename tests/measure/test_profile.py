@@ -341,6 +341,7 @@ def count_memory(
 
 
 SF = ("s[heads=2]", "s[heads=4]", "f[inner=32]", "f[inner=100]", "f[inner=256]")
+LF = ("l[kernel=3]", "l[kernel=7]", "l[kernel=15]", "f[inner=256]")
 RA = ("r[width=8]", "r[width=12]", "a[width=16]", "a[width=20]", "f[inner=64]")
 
 
@@ -354,8 +355,20 @@ RA = ("r[width=8]", "r[width=12]", "a[width=16]", "a[width=20]", "f[inner=64]")
         ({"family": "gpt2", "max_len": 32}, {"mem_len": 8}, SF),
         ({"family": "llama", "max_len": 32, "n_kv_head": 2}, {}, SF),
         ({"family": "sru", "mem_len": 16}, {}, RA),
+        ({"family": "lite", "max_len": 32}, {}, LF),
+        ({"family": "transformer-xl", "mem_len": 24}, {"tgt_len": 1}, LF),
     ],
-    ids=["xl", "xl with memory", "xl one token", "gpt2", "gpt2 with memory", "llama", "sru"],
+    ids=[
+        "xl",
+        "xl with memory",
+        "xl one token",
+        "gpt2",
+        "gpt2 with memory",
+        "llama",
+        "sru",
+        "lite",
+        "xl near",
+    ],
 )
 def test_peak_memory_is_that_of_the_real_model(
     tmp_path: Path, model: dict[str, Any], step: dict[str, Any], specs: tuple[str, ...]
@@ -366,6 +379,7 @@ def test_peak_memory_is_that_of_the_real_model(
         BlockRange(letter="f", options={"inner": (32, 256)}),
         BlockRange(letter="r", options={"width": (8, 24)}),
         BlockRange(letter="a", options={"width": (8, 24)}),
+        BlockRange(letter="l", options={"kernel": (3, 7, 15)}),
     )
     letters = {spec[0] for spec in specs}
     rng = Random(3)
