@@ -18,6 +18,10 @@ WHAT = (
     "search, “random” ones were drawn, and “expected” ones are those that a regression on what had "
     "been seen so far took for the most promising."
 )
+LINES = (
+    "Every line is a pattern, and ends where the pattern did not go on; the thick one was found. "
+    "Dotted: what plain counting reaches."
+)
 SHOWN = 12
 """Patterns in a terminal's table."""
 
@@ -37,7 +41,7 @@ def trials_page(found: TrialsResult) -> str:
         f"{duration(found.seconds)}; one training of full length has {found.steps:,}."
     )
     sections = [
-        ("Who went on, and who did not?", [Part(curves(found), "Every line is a pattern.")]),
+        ("Who went on, and who did not?", [Part(curves(found), LINES)]),
         ("Which patterns were tried?", [Part(all_trials(found), "The best first.")]),
         ("What did the search take?", [Part(Html(f"<p>{escape(effort)}</p>"), "")]),
     ]
