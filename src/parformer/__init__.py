@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from parformer.evaluate.request import evaluate as evaluate
     from parformer.fitting.job import fit as fit
     from parformer.generate.request import generate as generate
+    from parformer.generate.translating import translate as translate
     from parformer.measure.request import measure as measure
     from parformer.model import build as build
     from parformer.model import load as load
@@ -64,6 +65,7 @@ __all__ = [
     "search_sizes",
     "show",
     "train",
+    "translate",
 ]
 
 # Names that bring torch or much else with them: they load when first used.
@@ -79,6 +81,7 @@ LATE = {
     "search_placement": "parformer.search.placement.job",
     "search_sizes": "parformer.search.sizes.job",
     "show": "parformer.naming",
+    "translate": "parformer.generate.translating",
 }
 PACKAGES = ("convert", "evaluate", "generate", "measure", "reproduce", "train")
 """Verbs that are packages one can call, and the package for weights from elsewhere."""

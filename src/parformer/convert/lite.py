@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from parformer.blocks.stack import Stack
 from parformer.config import ModelConfig
 from parformer.convert.checkpoint import Checkpoint, activation, whole
+from parformer.convert.translator import Translator
 from parformer.errors import ConfigError
 from parformer.fields import check_names
-from parformer.model import Model, build_from, refill
-from parformer.state import Output
+from parformer.model import build_from, refill
 
 LITE_FIELDS = {
     "d_model": "width of the stream",
@@ -34,19 +34,6 @@ LITE_FIELDS = {
 
 BRANCHES = {"attn": "attend", "dynamic": "dynamic", "lightweight": "light"}
 """Kinds of branches, theirs and ours."""
-
-
-class Translator(nn.Module):
-    """A model with an encoder, called with its source first."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, source: Tensor, target: Tensor) -> Output:
-        """Logits of what follows each token of `target` (batch, time) after `source`."""
-        out: Output = self.model(target, source=source)
-        return out
 
 
 def from_lite_stack(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Stack:
@@ -126,7 +113,8 @@ def from_lite_transformer(weights: Mapping[str, Tensor], config: Mapping[str, An
         if config.get(f"{side}_normalize_before"):
             got |= source.linear(f"{side}.layer_norm", f"{place}final_norm")
     source.refuse_leftovers("_float_tensor", ".version")
-    return Translator(build_from(ours, got))
+    end = int(config.get("eos", 2))  # which fairseq's decoders start with, too
+    return Translator(build_from(ours, got), start=end, end=end, pad=1)
 
 
 def lite_side(config: Mapping[str, Any], side: str) -> tuple[str, dict[str, Any]]:

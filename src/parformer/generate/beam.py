@@ -1,0 +1,293 @@
+"""Which of all texts does a decoder find likeliest? Two published beam searches.
+
+Both read the source once and keep `beam` beginnings of each sentence, which they lengthen token by
+token. fairseq takes a finished text out of the beam and compares by the mean of its
+log-probabilities; imitkd leaves it in, at no further cost, and compares sums.
+"""
+
+# b sentences, k beams, c candidates, t time, v vocabulary
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from parformer.blocks.base import Source
+from parformer.errors import ConfigError, InputError
+from parformer.fields import need_at_least
+from parformer.model import Model
+
+STYLES = {"fairseq": (1.0, 1, 200), "imitkd": (0.0, 0, 50)}
+"""Length penalty, least and largest length that each style has unless one says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beam:
+    """How wide, how long and by what measure to search."""
+
+    beam: int = 5
+    """Beginnings of each sentence that are kept side by side."""
+    style: Literal["fairseq", "imitkd"] = "fairseq"
+    """Whose beam search."""
+    length_penalty: float | None = None
+    """Sums of log-probabilities are divided by this power of the length; above 0 favours long
+    texts. fairseq's is 1 unless given, imitkd's 0."""
+    min_len: int | None = None
+    """Tokens before the end at least; fairseq's is 1 unless given, imitkd's 0."""
+    max_len: int | None = None
+    """Tokens at most: before the end in fairseq (200 unless given), the start counted in imitkd
+    (50), and never more than the model has places for."""
+    no_repeat_ngram: int = 0
+    """No n-gram of this length twice; 0 allows any."""
+
+    def __post_init__(self) -> None:
+        if self.style not in STYLES:
+            raise ConfigError(f"style must be one of {', '.join(STYLES)}, got {self.style!r:.40}")
+        need_at_least("beam", self.beam, 1)
+        need_at_least("no_repeat_ngram", self.no_repeat_ngram, 0)
+        if self.length_penalty is not None and not math.isfinite(self.length_penalty):
+            raise ConfigError(f"length_penalty must be a number, got {self.length_penalty}")
+        if self.min_len is not None:
+            need_at_least("min_len", self.min_len, 0)
+        if self.max_len is not None:
+            need_at_least("max_len", self.max_len, 1 if self.style == "fairseq" else 2)
+        if (self.min_len or 0) > self.longest:
+            raise ConfigError(f"min_len {self.min_len} exceeds max_len {self.longest}; lower it")
+
+    @property
+    def penalty(self) -> float:
+        return STYLES[self.style][0] if self.length_penalty is None else self.length_penalty
+
+    @property
+    def shortest(self) -> int:
+        return STYLES[self.style][1] if self.min_len is None else self.min_len
+
+    @property
+    def longest(self) -> int:
+        return STYLES[self.style][2] if self.max_len is None else self.max_len
+
+    def places(self, model: Model) -> int:
+        """Tokens that the search may read at most, its start counted."""
+        own = self.longest + 1 if self.style == "fairseq" else self.longest
+        limit = model.config.max_len if model.config.numbered else own
+        if self.max_len is not None and own > limit:
+            raise InputError(
+                f"max_len {self.max_len} needs {own} places, and the model has {limit}; lower it"
+            )
+        return min(own, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The tokens that mean something to a search."""
+
+    start: int
+    end: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One text, its end included where it has one, and what it was ranked by."""
+
+    tokens: list[int]
+    score: float
+    total: float
+    """Sum of log-probabilities."""
+
+
+class Reader:
+    """A decoder on its way through the texts of a batch; the source is read with the first token.
+
+    Its keys are computed once, and go along when texts are chosen or leave.
+    """
+
+    def __init__(self, model: Model, source: Source, places: int) -> None:
+        self.model, self.source = model, source
+        batch, memory = len(source.vectors_bsd), max(model.config.memory, places)
+        self.state = model.initial_state(batch, memory)
+
+    def next(self, tokens_n: Tensor) -> Tensor:
+        """Log-probabilities (n, v) of what follows these tokens."""
+        fresh = self.source if self.state.position == 0 else None
+        out = self.model(tokens_n[:, None], self.state, source=fresh, last_only=True)
+        assert out.logits is not None
+        assert out.state is not None
+        self.state = out.state
+        logits_nv: Tensor = out.logits[:, 0].float()
+        if not bool(logits_nv.max(dim=-1).values.isfinite().all()):
+            raise InputError(
+                "the model's numbers for the next token are not finite; its weights are broken"
+            )
+        return logits_nv.log_softmax(dim=-1)
+
+    def keep(self, index_n: Tensor) -> None:
+        """Go on with these texts, in this order."""
+        same = len(index_n) == self.state.batch
+        if not same or not bool((index_n == torch.arange(len(index_n)).to(index_n)).all()):
+            self.state = self.state.rows(index_n)
+
+
+class Search:
+    """Texts that grow side by side; a sentence whose search is over leaves the batch."""
+
+    def __init__(
+        self,
+        model: Model,
+        source: Source,
+        marks: Marks,
+        beam: Beam,
+        prefix: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.marks, self.beam = marks, beam
+        self.places = beam.places(model)
+        self.reader = Reader(model, source, self.places)
+        count, device = len(source.vectors_bsd), source.vectors_bsd.device
+        self.prefix = prefix or [()] * count
+        self.live = list(range(count))
+        """The numbers of the sentences that are still looked for."""
+        self.tokens_bkt = torch.full((count, 1, 1), marks.start, device=device)
+        self.sums_bk = torch.zeros(count, 1, device=device)
+        self.found: list[list[Found]] = [[] for _ in range(count)]
+
+    def run(self) -> list[list[Found]]:
+        """The texts of every sentence, best first."""
+        lengthen = self.as_fairseq if self.beam.style == "fairseq" else self.as_imitkd
+        last = self.places - 1 if self.beam.style == "fairseq" else self.places - 2
+        for step in range(last + 1):
+            lengthen(step, last=step == last)
+            if not self.live:
+                break
+        return self.found
+
+    def next_scores(self) -> Tensor:
+        """Log-probabilities (b, k, v) of every next token."""
+        sentences, beams, _ = self.tokens_bkt.shape
+        return self.reader.next(self.tokens_bkt[..., -1].flatten()).view(sentences, beams, -1)
+
+    def as_fairseq(self, step: int, *, last: bool) -> None:
+        beam, end = self.beam.beam, self.marks.end
+        logs_bkv = self.next_scores()
+        if last:
+            keep_only(logs_bkv, end)
+        else:
+            logs_bkv[..., self.marks.pad] = -math.inf
+            self.restrict(logs_bkv, step, first=0)
+        every_bn = (logs_bkv + self.sums_bk[..., None]).flatten(1)
+        sums_bc, place_bc = every_bn.topk(min(2 * beam, every_bn.shape[1] - 1))
+        size = logs_bkv.shape[-1]
+        from_bc, token_bc = place_bc // size, place_bc % size
+        ends_bc = (token_bc == end) & sums_bc.isfinite()
+        for row, column in ends_bc[:, :beam].nonzero().tolist():
+            text = self.tokens_bkt[row, from_bc[row, column], 1:].tolist()
+            self.finish(self.live[row], [*text, end], float(sums_bc[row, column]), step + 1)
+        going = [row for row, n in enumerate(self.live) if len(self.found[n]) < beam and not last]
+        for number in {*self.live} - {self.live[row] for row in going}:
+            self.found[number].sort(key=lambda one: -one.score)
+        # those that do not end, best first: what ends is moved behind all others
+        count = sums_bc.shape[1]
+        order_bc = ends_bc.long() * count + torch.arange(count, device=ends_bc.device)
+        chosen_bk = order_bc.topk(beam, largest=False).indices
+        self.go_on(
+            going, from_bc.gather(1, chosen_bk), token_bc.gather(1, chosen_bk),
+            sums_bc.gather(1, chosen_bk),
+        )  # fmt: skip
+
+    def finish(self, number: int, text: list[int], total: float, length: int) -> None:
+        """A text is complete; a sentence has no more of them than beams."""
+        if len(self.found[number]) < self.beam.beam:
+            self.found[number].append(Found(text, total / length**self.beam.penalty, total))
+
+    def as_imitkd(self, step: int, *, last: bool) -> None:
+        logs_bkv, marks = self.next_scores(), self.marks
+        self.restrict(logs_bkv, step, first=2)
+        done_bk = self.done_bk
+        logs_bkv[done_bk] = -math.inf
+        pads_bk = logs_bkv[..., marks.pad]
+        logs_bkv[..., marks.pad] = pads_bk.masked_fill(done_bk, 0.0)
+        every_bn = (logs_bkv + self.sums_bk[..., None]).flatten(1)
+        sums_bk, place_bk = every_bn.topk(self.beam.beam)
+        size = logs_bkv.shape[-1]
+        self.go_on(list(range(len(self.live))), place_bk // size, place_bk % size, sums_bk)
+        over_b = self.done_bk.all(dim=1)
+        for row in over_b.nonzero()[:, 0].tolist() if not last else range(len(self.live)):
+            self.close(row)
+        self.stay([] if last else (~over_b).nonzero()[:, 0].tolist())
+
+    @property
+    def done_bk(self) -> Tensor:
+        """Which texts have come to their end."""
+        tokens_bkt = self.tokens_bkt[..., 1:]
+        return (tokens_bkt == self.marks.end).any(dim=2)
+
+    def close(self, row: int) -> None:
+        """All texts of a sentence, best sum first."""
+        for tokens, total in zip(self.tokens_bkt[row].tolist(), self.sums_bk[row], strict=True):
+            end = tokens.index(self.marks.end, 1) + 1 if self.marks.end in tokens[1:] else None
+            sum_ = float(total)
+            score = sum_ / len(tokens[:end]) ** self.beam.penalty
+            self.found[self.live[row]].append(Found(tokens[:end], score, sum_))
+
+    def restrict(self, logs_bkv: Tensor, step: int, *, first: int) -> None:
+        """Forbid an early end and repeated n-grams, except where a prefix says what comes."""
+        if step < self.beam.shortest:
+            logs_bkv[..., self.marks.end] = -math.inf
+        size = self.beam.no_repeat_ngram
+        for row, number in enumerate(self.live):
+            if step < len(self.prefix[number]):
+                keep_only(logs_bkv[row], self.prefix[number][step])
+            elif size:
+                for k, tokens in enumerate(self.tokens_bkt[row].tolist()):
+                    banned = repeats(tokens, size, first)
+                    logs_bkv[row, k, banned] = -math.inf
+
+    def go_on(self, rows: list[int], from_bk: Tensor, token_bk: Tensor, sums_bk: Tensor) -> None:
+        """Lengthen these rows: from which beam each text comes, and by which token."""
+        self.live = [self.live[row] for row in rows]
+        if not rows:
+            return
+        row_b = torch.tensor(rows, device=from_bk.device)
+        beams = self.tokens_bkt.shape[1]
+        index_bk = (torch.arange(len(from_bk)).to(from_bk)[:, None] * beams + from_bk)[row_b]
+        before_nt = self.tokens_bkt.flatten(0, 1)[index_bk.flatten()]
+        tokens_nt = torch.cat((before_nt, token_bk[row_b].flatten()[:, None]), dim=1)
+        self.tokens_bkt = tokens_nt.view(*index_bk.shape, -1)
+        self.sums_bk = sums_bk[row_b]
+        self.reader.keep(index_bk.flatten())
+
+    def stay(self, rows: list[int]) -> None:
+        """Only these sentences go on."""
+        if len(rows) == len(self.live):
+            return
+        beams = self.tokens_bkt.shape[1]
+        self.live = [self.live[row] for row in rows]
+        if rows:
+            row_b = torch.tensor(rows, device=self.sums_bk.device)
+            self.tokens_bkt, self.sums_bk = self.tokens_bkt[row_b], self.sums_bk[row_b]
+            own_bk = row_b[:, None] * beams + torch.arange(beams).to(row_b)
+            self.reader.keep(own_bk.flatten())
+
+
+def keep_only(logs: Tensor, token: int) -> None:
+    """Every other token becomes impossible."""
+    own = logs[..., token].clone()
+    logs.fill_(-math.inf)
+    logs[..., token] = own
+
+
+def repeats(tokens: list[int], size: int, first: int) -> list[int]:
+    """Tokens that would complete an n-gram of `tokens` again.
+
+    n-grams that end before place `first` do not count.
+
+    >>> repeats([2, 7, 8, 7], 2, 0), repeats([2, 7, 2], 2, 2)
+    ([8], [])
+    """
+    last = tuple(tokens[len(tokens) - size + 1 :])
+    ends = range(max(size - 1, first), len(tokens))
+    return [tokens[end] for end in ends if tuple(tokens[end - size + 1 : end]) == last]
