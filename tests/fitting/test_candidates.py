@@ -32,12 +32,16 @@ CLOCK = Reckoned(BASE, 0.004, 2_000_000, STEP)
 
 def test_placements_by_rule_and_the_found_one() -> None:
     found = {one.name: one for one in placements(12, "rsfi", "s(f)x3")}
-    assert list(found) == ["interleaved", "par", "recurrent", "found"]
+    assert list(found) == ["interleaved", "par", "recurrent", "hybrid", "found"]
     assert found["par"].patterns == (par(12), par(8), par(6))
     assert found["recurrent"].patterns[0].letters == "rf" * 6
     assert found["found"].patterns == (Pattern.parse("sfff"),)
     near = {one.name: one for one in placements(12, "rsfl", "")}
-    assert list(near) == ["interleaved", "par", "recurrent", "lsra"]
+    assert list(near) == ["interleaved", "par", "recurrent", "hybrid", "lsra"]
+    known = {one.name: one for one in placements(12, "rsfn", "")}
+    assert [str(pattern) for pattern in known["memory"].patterns] == [
+        "n (rfsf)x3", "n (rfsf)x2", "nrfsfrf",
+    ]  # fmt: skip
     assert near["lsra"].patterns[0].letters == "lf" * 6
 
 

@@ -36,8 +36,13 @@ class Placement:
 def placements(layers: int, letters: str, found: str) -> list[Placement]:
     """What may be compared: by rule, and found by a search if there was one.
 
-    >>> [(one.name, str(one.patterns[-1])) for one in placements(12, "rsf", "")]
-    [('interleaved', '(sf)x3'), ('par', 's (f)x5'), ('recurrent', '(rf)x3')]
+    >>> for one in placements(12, "rsfn", ""):
+    ...     print(one.name, one.patterns[0])
+    interleaved (sf)x6
+    par (sfff)x2 (f)x4
+    recurrent (rf)x6
+    hybrid (rfsf)x3
+    memory n (rfsf)x3
     """
     depths = list(dict.fromkeys(max(2, 2 * round(share * layers / 2)) for share in DEPTHS))
     rule = "one block in five is attention, in the first two thirds"
@@ -49,6 +54,7 @@ def placements(layers: int, letters: str, found: str) -> list[Placement]:
     if "r" in letters:
         place = "recurrence in the place of attention"
         known.append(Placement("recurrent", "Recurrence", place, in_turn("rf", depths)))
+        known += hybrids(depths, memory="n" in letters)
     if "l" in letters:
         place = "attention with half of the channels, convolution with the others"
         known.append(Placement("lsra", "LSRA", place, in_turn("lf", depths)))
@@ -58,8 +64,24 @@ def placements(layers: int, letters: str, found: str) -> list[Placement]:
     return known
 
 
+def hybrids(depths: Sequence[int], *, memory: bool) -> list[Placement]:
+    """Recurrence and attention in turn, and the same behind a memory; too few blocks are neither."""
+    both = tuple(one for one in in_turn("rfsf", depths) if "s" in one.letters)
+    if not both:
+        return []
+    turns = "recurrence and attention in turn, feed-forwards between"
+    found = [Placement("hybrid", "Recurrence and attention", turns, both)]
+    if memory:
+        behind = tuple(Pattern.parse(f"n {pattern}") for pattern in both)
+        how = f"a memory of n-grams, then {turns}"
+        found.append(Placement("memory", "Memory, then both", how, behind))
+    return found
+
+
 def in_turn(letters: str, depths: Sequence[int]) -> tuple[Pattern, ...]:
-    return tuple(Pattern.parse(letters * (depth // len(letters))) for depth in depths)
+    """As many of these letters, over and over, as there are blocks."""
+    over = (letters * -(-depth // len(letters)) for depth in depths)
+    return tuple(Pattern.parse(word[:depth]) for word, depth in zip(over, depths, strict=True))
 
 
 def search(fit: Running) -> Placed:

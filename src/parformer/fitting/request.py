@@ -61,8 +61,8 @@ class FitRequest:
     """What a token is: byte, used-bytes, character, word, bpe, wordpiece or unigram."""
     family: str = "transformer-xl"
     """Positions, norms and masks of all models: transformer-xl, gpt2 or llama."""
-    choices: str = "rsfi"
-    """Blocks to place: s attention, f feed-forward, r recurrence, i nothing."""
+    choices: str = "rsfni"
+    """Blocks to place: s attention, f feed-forward, r recurrence, n n-gram memory, i nothing."""
     counts: bool = True
     """Models learn beside a table of the text's n-grams, what counting does not know."""
     margin: float = 0.01
@@ -148,7 +148,7 @@ class FitRequest:
         blocks = Pattern.parse(self.choices)
         if any(spec.options or spec.inside for spec in blocks):
             raise ConfigError(
-                f"--choices {self.choices!r} are letters alone: sizes are found; write rsfi"
+                f"--choices {self.choices!r} are letters alone: sizes are found; write rsfni"
             )
         for needed, why in (("s", "the baseline has attention"), ("f", "so have all models")):
             if needed not in self.letters:

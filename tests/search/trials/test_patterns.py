@@ -22,7 +22,7 @@ from parformer.search.trials.patterns import (
     [
         ("sfi", ["sfsfsfsf", "sffsffff"]),
         ("sf", ["sfsfsfsf", "sffsffff"]),
-        ("rsfi", ["sfsfsfsf", "sffsffff", "rfrfrfrf"]),
+        ("rsfi", ["sfsfsfsf", "sffsffff", "rfrfrfrf", "rfsfrfsf"]),
         ("rfn", ["rfrfrfrf", "nrfrfrfr"]),
         ("ri", []),
     ],

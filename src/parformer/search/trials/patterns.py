@@ -33,10 +33,13 @@ def spelled(picks: Sequence[int], letters: str) -> str:
 def usual_picks(layers: int, letters: str) -> list[Picks]:
     """What one would try without a search, as far as the choices have its blocks.
 
-    Interleaved, PAR's rule, recurrence in attention's place, and each of them behind a memory.
+    Interleaved, PAR's rule, recurrence in attention's place or in turn with it, and each of them
+    behind a memory.
     """
     pairs = [mixer + "f" for mixer in "srl" if mixer in letters and "f" in letters]
-    wanted = ["".join(pair[n % 2] for n in range(layers)) for pair in pairs]
+    if {"s", "r", "f"} <= set(letters):
+        pairs.append("rfsf")
+    wanted = [(pair * layers)[:layers] for pair in pairs]
     if "s" in letters and "f" in letters:
         wanted.insert(1, par(layers).letters)
     if "n" in letters:
