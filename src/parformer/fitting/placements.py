@@ -65,7 +65,7 @@ def placements(layers: int, letters: str, found: str) -> list[Placement]:
 
 
 def hybrids(depths: Sequence[int], *, memory: bool) -> list[Placement]:
-    """Recurrence and attention in turn, and the same behind a memory; too few blocks are neither."""
+    """Recurrence and attention in turn, and the same behind a memory; two blocks are neither."""
     both = tuple(one for one in in_turn("rfsf", depths) if "s" in one.letters)
     if not both:
         return []
