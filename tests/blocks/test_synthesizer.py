@@ -211,7 +211,7 @@ def test_a_model_in_pieces_and_beyond_its_window(family: str) -> None:
             state = out.state
             pieces.append(out.logits)
         assert torch.cat(pieces, dim=1).isfinite().all()
-        if family != "gpt2":  # whose window slides by the pieces
+        if not model.config.numbered:  # whose window slides by the pieces
             assert_close(torch.cat(pieces, dim=1), model(tokens).logits)
 
 
@@ -235,6 +235,17 @@ def test_weights_can_be_heard_and_a_table_knows_no_text() -> None:
     assert torch.equal(random[0], random[1])
     assert not torch.allclose(dense[0], dense[1])
     assert_close(random.sum(-1), torch.ones(2, 3, 4, dtype=torch.float64))
+
+
+def test_weights_of_several_windows_are_told_as_one() -> None:
+    model, taps = make("y[dense,length=5]y[dense,length=20]"), Taps("weights")
+    model(torch.arange(12)[None], taps=taps)
+    short, long = (taps.heard[place]["weights"] for place in "01")
+    assert short.shape == long.shape == (1, 3, 12, 12)
+    assert_close(short.sum(-1), torch.ones(1, 3, 12, dtype=torch.float64))
+    window = torch.arange(12) // 5
+    assert not short[..., window[:, None] != window].any()
+    assert long[..., 11, :].all()
 
 
 def test_a_fixed_table_is_drawn_saved_and_never_learned(tmp_path: Path) -> None:

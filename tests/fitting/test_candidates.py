@@ -31,8 +31,10 @@ CLOCK = Reckoned(BASE, 0.004, 2_000_000, STEP)
 
 
 def test_placements_by_rule_and_the_found_one() -> None:
-    found = {one.name: one for one in placements(12, "rsfi", "s(f)x3")}
-    assert list(found) == ["interleaved", "par", "recurrent", "hybrid", "found"]
+    found = {one.name: one for one in placements(12, "rsfyi", "s(f)x3")}
+    assert list(found) == ["interleaved", "par", "recurrent", "hybrid", "synthesizer", "found"]
+    assert found["synthesizer"].patterns[0].letters == "yf" * 6
+    assert found["synthesizer"].how == "a dense Synthesizer in the place of attention"
     assert found["par"].patterns == (par(12), par(8), par(6))
     assert found["recurrent"].patterns[0].letters == "rf" * 6
     assert found["found"].patterns == (Pattern.parse("sfff"),)
@@ -55,7 +57,7 @@ def test_what_a_rule_gives_already_is_not_found_again() -> None:
 def test_every_rung_of_every_family_has_sizes(family: str, size: tuple[int, int]) -> None:
     base = rung(preset(FAMILIES[family]), *size)
     assert base.d_model in widths_of(base)
-    for placement in placements(len(base.pattern), "rsfl", ""):
+    for placement in placements(len(base.pattern), "rsfly", ""):
         space = space_of(placement.name, placement.patterns[0], base, FAMILIES[family])
         for width in widths_of(base):
             assert width % base.n_head == 0

@@ -243,6 +243,30 @@ def test_words_and_flags_have_tables_of_their_own(tmp_path: Path) -> None:
         profile.latency(config.replaced(pattern="a[width=8]"))
 
 
+def test_a_synthesizer_is_profiled_by_its_kind_and_heads(tmp_path: Path) -> None:
+    space = sizes(
+        blocks=(
+            BlockRange(letter="y"),
+            BlockRange(letter="y", options={"random+vanilla": (True,), "heads": HEADS}),
+            BlockRange(letter="f", options={"inner": INNER}),
+        )
+    )
+    assert [(t.letter, dict(t.words), t.numbers) for t in tables_of(space)[1:3]] == [
+        ("y", {}, ("heads",)),
+        ("y", {"random+vanilla": True}, ("heads",)),
+    ]
+    fake = Fake(rough)
+    profile = profile_device(space, meter=fake, folder=tmp_path)
+    assert any(c.pattern[0] == BlockSpec("y", {"heads": 4}) for asked in fake.asked for c in asked)
+    config = space.base.replaced(d_model=64, pattern="y[heads=4] y[random+vanilla,heads=2]")
+    assert profile.latency(config) == pytest.approx(fake.seconds(config), rel=1e-9)
+    assert profile.latency(config) == profile.latency(
+        config.replaced(pattern="y y[random+vanilla,heads=2]")
+    )
+    with pytest.raises(ConfigError, match=r"block 'y\[random\]' .*: nothing of its kind"):
+        profile.latency(config.replaced(pattern="y[random]"))
+
+
 def test_the_embedding_may_vary_too(tmp_path: Path) -> None:
     adaptive = base(embedding="adaptive", cutoffs=(100, 200))
     genes = {"d_model": (32, 64, 128), "d_embed": (0, 16, 64), "div_val": (1, 2, 4)}

@@ -12,7 +12,7 @@ outside (`feed=shared`); or all of them from outside (`feed=outside`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -136,6 +136,26 @@ class Repeated(Group):
         once = sum(inside, Cost())
         again = (once.shared() for _ in range(spec.times - 1))
         return sum(again, once)
+
+
+def placed(
+    stack: Stack, before: str = "", first: int = 0
+) -> Iterator[tuple[str, BlockSpec, Block]]:
+    """Every block that runs, by its place, as whoever listens to them knows it.
+
+    >>> from parformer.config import preset
+    >>> stack = Stack(preset("pocket", pattern="{sf}x2 f"))
+    >>> [(place, str(spec)) for place, spec, _ in placed(stack)]
+    [('0.0', 's'), ('0.1', 'f'), ('0.2', 's'), ('0.3', 'f'), ('1', 'f')]
+    """
+    pairs = zip(stack.config.pattern, stack.blocks, strict=True)
+    for number, (spec, module) in enumerate(pairs, start=first):
+        if not isinstance(module, Group):
+            yield f"{before}{number}", spec, cast(Block, module)
+            continue
+        count = len(module.inside.blocks)
+        for turn in range(module.times):
+            yield from placed(module.inside, f"{before}{number}.", turn * count)
 
 
 def inside_of(spec: BlockSpec) -> Pattern:

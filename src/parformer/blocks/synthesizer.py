@@ -97,14 +97,18 @@ class Synthesizer(Block):
             read_btd, kv_bgnk, after = self._with_inputs(x_btd, state, past, context)
         else:
             read_btd, kv_bgnk, after = self._with_keys(x_btd, state, past, context)
-        seen = []
+        seen, weights = [], []
         for start, stop in windows(first, time, length):
             begin = 0 if start == 0 else past + start
             kept_bgnk = kv_bgnk[:, :, begin : past + stop]
             mask = self._mask(stop - start, kept_bgnk.shape[2], time - stop, x_btd, context)
             row = (first + start) % length
-            seen.append(self._attend(read_btd[:, start:stop], kept_bgnk, row, mask, context))
+            own_btd, own = self._attend(read_btd[:, start:stop], kept_bgnk, row, mask)
+            seen.append(own_btd)
+            weights.append(F.pad(own, (begin, time - stop)) if context.shows_weights else own)
         y_btd = seen[0] if len(seen) == 1 else torch.cat(seen, dim=1)
+        if context.taps is not None and context.shows_weights:
+            context.taps.tell("weights", torch.cat(weights, dim=2).expand(len(x_btd), -1, -1, -1))
         return self.write(x_btd, self.out(y_btd)), after
 
     def _mask(
@@ -169,18 +173,16 @@ class Synthesizer(Block):
         kv_bgnk: Tensor,
         row: int,
         mask: Tensor | None,
-        context: Context,
-    ) -> Tensor:
-        """What tokens of one window take from its values, all heads side by side."""
+    ) -> tuple[Tensor, Tensor]:
+        """What tokens of one window take from its values, and by which weights."""
         time, keys = read_btd.shape[1], kv_bgnk.shape[2]
         v_bhnk = kv_bgnk[:, -self.sizes.heads :]
         scores = self._mixed(read_btd, kv_bgnk, row, row + time - keys if self.causal else 0)
         weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
-        if context.taps is not None:
-            context.taps.tell("weights", weights.expand(len(v_bhnk), -1, -1, -1))
+        used = weights
         if self.training and self.dropatt:
-            weights = F.dropout(weights.expand(len(v_bhnk), -1, -1, -1), self.dropatt)
-        return taken(weights.to(v_bhnk.dtype), v_bhnk).transpose(1, 2).flatten(2)
+            used = F.dropout(weights.expand(len(v_bhnk), -1, -1, -1), self.dropatt)
+        return taken(used.to(v_bhnk.dtype), v_bhnk).transpose(1, 2).flatten(2), weights
 
     def _mixed(self, read_btd: Tensor, kv_bgnk: Tensor, row: int, column: int) -> Tensor:
         """The sum of all scores, each with its weight."""

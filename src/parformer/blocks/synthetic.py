@@ -110,7 +110,7 @@ def kinds_of(options: Options, text: str) -> tuple[str, ...]:
 def check_window(config: StackConfig, length: int, text: str) -> None:
     """Refuse a table that ends before what the model reads at once."""
     window, name = config.tgt_len, "tgt_len"
-    if config.positions == "learned":
+    if config.numbered:
         window, name = config.max_len, "the window max_len"
     if window > length:
         raise ConfigError(

@@ -67,11 +67,12 @@ def show_presets(*, json: bool) -> None:
         print_json([one.to_dict() for one in listed])
         return
     from rich.table import Column, Table
+    from rich.text import Text
 
     first = Column("preset", no_wrap=True)
     table = Table(first, "what it is", "pattern", header_style="bold", box=None)
     for one in listed:
-        table.add_row(one.name, one.title, one.pattern)
+        table.add_row(one.name, Text(one.title), Text(one.pattern))
     make_console().print(table)
 
 

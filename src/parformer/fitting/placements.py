@@ -18,6 +18,12 @@ DEPTHS = (1, 0.75, 0.5)
 """Blocks of a placement by rule, in multiples of the baseline's."""
 SEARCHING = 0.85
 """The share of its time that a search is told."""
+INSTEAD = {
+    "r": ("recurrent", "Recurrence", "recurrence in the place of attention"),
+    "l": ("lsra", "LSRA", "attention with half of the channels, convolution with the others"),
+    "y": ("synthesizer", "Synthesizer", "a dense Synthesizer in the place of attention"),
+}
+"""What may stand in the place of attention, by its letter: its name, its title, and in words."""
 REACH = (0.3, 0.97)
 """Limits between these multiples of the baseline steer the search for placements."""
 
@@ -51,13 +57,12 @@ def placements(layers: int, letters: str, found: str) -> list[Placement]:
         Placement("interleaved", "Interleaved, resized", turns, in_turn("sf", depths)),
         Placement("par", "PAR's rule", rule, tuple(map(par, depths))),
     ]
-    if "r" in letters:
-        place = "recurrence in the place of attention"
-        known.append(Placement("recurrent", "Recurrence", place, in_turn("rf", depths)))
-        known += hybrids(depths, memory="n" in letters)
-    if "l" in letters:
-        place = "attention with half of the channels, convolution with the others"
-        known.append(Placement("lsra", "LSRA", place, in_turn("lf", depths)))
+    for letter, (name, title, what) in INSTEAD.items():
+        if letter not in letters:
+            continue
+        known.append(Placement(name, title, what, in_turn(f"{letter}f", depths)))
+        if letter == "r":
+            known += hybrids(depths, memory="n" in letters)
     seen = {pattern for placement in known for pattern in placement.patterns}
     if found and (pattern := Pattern.parse(found)) not in seen and pattern.letters.strip("i"):
         known.append(Placement("found", "Found", "where the search put the blocks", (pattern,)))

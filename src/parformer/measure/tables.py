@@ -39,6 +39,7 @@ FIELDS = ("d_model", "d_embed", "div_val")
 DEFAULTS: Mapping[tuple[str, str], str] = {
     ("s", "heads"): "n_head",
     ("l", "heads"): "n_head",
+    ("y", "heads"): "n_head",
     ("f", "inner"): "d_inner",
 }
 """Which field speaks for an option that a block does not name."""

@@ -50,6 +50,9 @@ TINY = {
     ),
     "options": tiny(like="srupp-pocket", unit=["a[heads=1|2,width=32|64] | r[full]"], layers=2),
     "words": tiny(like="srupp-pocket", unit=["r[norm=post|off,width=8] | i"], fields={}),
+    "synthesizers": tiny(
+        unit=["y[heads=2|4,random+vanilla] | y[dense] | y[factored-random,rank=4|8] | i"], layers=2
+    ),
     "one": tiny(unit=["s"], layers=1, fields={}),
 }
 EVERY = {**{name: read_space(name) for name in NAMES}, **TINY}
@@ -195,7 +198,7 @@ def test_every_genome_prices_and_builds_as_the_same_model(name: str) -> None:
 
 # those with recurrences would compile a kernel first, which has tests of its own
 @pytest.mark.parametrize(
-    "name", ["pocket", "pocket-mixed", "plain", "choices", "fields", "identities"]
+    "name", ["pocket", "pocket-mixed", "plain", "choices", "fields", "identities", "synthesizers"]
 )
 def test_small_genomes_run(name: str) -> None:
     space, rng = EVERY[name], Random(6)
