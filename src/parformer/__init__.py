@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from parformer import convert as convert
     from parformer.costs import cost as cost
     from parformer.data.request import prepare as prepare
+    from parformer.evaluate.attention import attention as attention
     from parformer.evaluate.request import evaluate as evaluate
     from parformer.fitting.job import fit as fit
     from parformer.generate.request import generate as generate
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ModelConfig",
     "Pattern",
+    "attention",
     "build",
     "convert",
     "cost",
@@ -70,6 +72,7 @@ __all__ = [
 
 # Names that bring torch or much else with them: they load when first used.
 LATE = {
+    "attention": "parformer.evaluate.attention",
     "build": "parformer.model",
     "cost": "parformer.costs",
     "design": "parformer.naming",

@@ -72,15 +72,13 @@ def page(
     A script of the report's own runs once the figures are there. Script and style are code of
     ours and go in as they are: whatever comes from outside belongs into the other arguments.
     """
-    from plotly.offline import get_plotlyjs
-
-    scripts = [get_plotlyjs(), template("painter.js"), *[script] * bool(script)]
+    answers = [(heading, [part for part in parts if part]) for heading, parts in sections]
+    scripts = [*painting(answers), *[script] * bool(script)]
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
         f"script-src {' '.join(map(_fingerprint, scripts))}"
     )
     numbers, themes = count(1), json.loads(template("colours.json"))
-    answers = [(heading, [part for part in parts if part]) for heading, parts in sections]
     body = "\n".join(
         f"<section><h2>{escape(heading)}</h2>"
         + "\n".join(_figure(part, next(numbers)) for part in parts)
@@ -102,6 +100,15 @@ def page(
         command=escape(made.command),
         scripts="".join(f"<script>{text}</script>" for text in scripts),
     )
+
+
+def painting(sections: Iterable[tuple[str, Sequence[Part]]]) -> list[str]:
+    """What draws the figures; of megabytes, so only where there are any."""
+    if all(isinstance(part.content, str) for _, parts in sections for part in parts):
+        return []
+    from plotly.offline import get_plotlyjs
+
+    return [get_plotlyjs(), template("painter.js")]
 
 
 @cache
