@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import parformer as pf
 from parformer.blocks.taps import Taps
@@ -29,9 +27,8 @@ from parformer.evaluate.attention import (
     tables_of,
 )
 from parformer.model import Model, build
-from parformer.report.attention import attention_page, attention_table
+from parformer.report.attention import attention_page
 from tests.conftest import lively, small_config
-from tests.report.test_page import EVIL, Reader
 
 TEXT = "def f(x):\n\treturn <b>x & 1"
 
@@ -139,31 +136,6 @@ def test_a_result_is_written_down_and_read_back() -> None:
     assert again == found
 
 
-def test_a_page_holds_all_and_lets_nothing_in() -> None:
-    found = seen(make("sf y[random+vanilla,alpha]a"), text=EVIL)
-    page = attention_page(found)
-    reader = Reader(page)
-    assert not reader.open
-    assert "alert" not in "".join(reader.scripts)
-    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
-    assert len(page) < 500_000, "plotly draws nothing here"
-    data = [text for tag, text in reader.texts if tag == "script" and text.startswith("{")]
-    drawn = [json.loads(text) for text in data]
-    assert "".join(drawn[0]["tokens"]) == EVIL
-    assert [len(block["heads"]) for block in drawn[0]["blocks"]] == [4, 4, 1]
-    assert [block["keys"] for block in drawn[1]["blocks"]] == ["places"]
-    assert "What have the Synthesizers learned, whatever the text?" in reader.all("h2")
-
-
-def test_a_terminal_gets_a_summary() -> None:
-    console = Console(width=80, record=True, file=StringIO())
-    console.print(attention_table(seen(make("sf y[random+vanilla,alpha]a"), near=2)))
-    text = console.export_text()
-    assert "looks nearest" in text
-    assert "alpha" in text
-    assert "1 learned table" in text
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     model = make("sf", "gpt2")
@@ -209,7 +181,7 @@ def test_what_cannot_be_shown_is_told_in_a_line(
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("pattern", ["ff", "rf", "n"])
+@pytest.mark.parametrize("pattern", ["ff", "rf", "n", "l[attend=0]"])
 def test_a_model_without_attention_says_so(pattern: str) -> None:
     with pytest.raises(ParformerError, match=f"no block of .*{pattern[0]}.* attends") as caught:
         seen(make(pattern))

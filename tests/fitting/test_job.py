@@ -90,6 +90,8 @@ def test_everything_is_told(whole: Path) -> None:
     assert chosen["eligible"]
     assert [sample["name"] for sample in found["samples"]] == ["baseline", "final"]
     assert found["trials"]["pattern"]
+    looks = found["looks"]
+    assert looks is None or "".join(looks["tokens"]) in found["samples"][-1]["prompt"]
     assert set(found["pareto"]["visited"]) >= {"interleaved", "par"}
     assert found["verdict"]["headline"]
     assert "words" in found["step"]

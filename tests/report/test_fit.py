@@ -347,7 +347,7 @@ def test_every_case_makes_a_whole_page(case: tuple[FitResult, Reader]) -> None:
 
     _, read = case
     assert read.open == []
-    assert len(read.scripts) == 2
+    assert len(read.scripts) == (2 if read.plots else 0)
     for figure in read.plots:
         Figure(figure)
         assert figure["data"]

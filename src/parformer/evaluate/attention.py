@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 import parformer
+from parformer.blocks.attention import SelfAttention
 from parformer.blocks.base import Block
 from parformer.blocks.cross_attention import CrossAttention
 from parformer.blocks.groups import placed
@@ -148,7 +149,11 @@ def see(
     model: Model, tokenizer: Tokenizer, asked: AttentionRequest, command: str = ""
 ) -> AttentionResult:
     """The same of a model that is at hand."""
-    refuse_blind(model.config)
+    if not attends(model):
+        raise ConfigError(
+            f"no block of {str(model.config.pattern)!r} attends, so there is nothing to show; "
+            "take a model with s, c, a, l or y"
+        )
     if bool(asked.source) != (model.encoder is not None):
         has = "has an encoder, which needs a source to read" if model.encoder else "has no encoder"
         raise ConfigError(f"this model {has}; {'give' if model.encoder else 'leave out'} --source")
@@ -171,14 +176,10 @@ def see(
     )
 
 
-def refuse_blind(config: ModelConfig) -> None:
-    """Refuse a model in which nothing attends."""
-    attending = [letter for letter in "scayl" if config.pattern.count(letter)]
-    if not attending:
-        raise ConfigError(
-            f"no block of {str(config.pattern)!r} attends, so there is nothing to show; "
-            "take a model with s, c, a, l or y"
-        )
+def attends(model: Model) -> bool:
+    """Whether anything in a model does."""
+    kinds = (SelfAttention, CrossAttention, SRUAttention, Synthesizer)  # LSRA has the first inside
+    return any(isinstance(module, kinds) for module in model.modules())
 
 
 def most_tokens(config: ModelConfig) -> int:

@@ -7,6 +7,13 @@ import shutil
 from pathlib import Path
 
 from parformer.data.batches import sample
+from parformer.evaluate.attention import (
+    AttentionRequest,
+    AttentionResult,
+    attends,
+    most_tokens,
+    see,
+)
 from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.phases import BASELINE, Contest, Finalists, Winner
 from parformer.fitting.result import Final, Loss, ModelFacts, Sample
@@ -19,6 +26,8 @@ from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER, read_result
 
 FINAL = "final"
 """What the model that is handed over is called beside the baseline."""
+LOOKED_AT = 48
+"""Tokens of a text that attention is shown for."""
 PROMPT, WRITTEN = 160, 240
 """Characters of a prompt, and tokens written after it, at most."""
 
@@ -113,6 +122,17 @@ def samples_of(fit: Running, final: Winner) -> list[Sample]:
         text, *_ = generate_text(model, tokenizer, [prompt], WRITTEN, sampling=sampling, seed=seed)
         found.append(Sample(name, prompt, text))
     return found
+
+
+def looks_of(fit: Running, final: Winner) -> AttentionResult | None:
+    """What the model that is handed over attends to in the beginning of that prompt."""
+    model, tokenizer = load(fit.alike.root / final.run / MODEL), fit.prepared.tokenizer
+    tokens = tokenizer.encode(prompt_of(fit))[: min(LOOKED_AT, most_tokens(model.config))]
+    text = tokenizer.decode(tokens)
+    # a text that is cut may be read as other tokens, and then as too many
+    if not attends(model) or not 0 < len(tokenizer.encode(text)) <= LOOKED_AT:
+        return None
+    return see(model, tokenizer, AttentionRequest(model=fit.path, text=text))
 
 
 def prompt_of(fit: Running) -> str:

@@ -19,6 +19,7 @@ from parformer.fitting.final import (
     about_final,
     final_run,
     hand_over,
+    looks_of,
     opening,
     prompt_of,
     samples_of,
@@ -128,6 +129,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         warnings=(*warnings, *warnings_of(fit, chosen, text)),
         held=held,
         trials=searched(fit),
+        looks=looks_of(fit, final) if final else None,
     )
 
 

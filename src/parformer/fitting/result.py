@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
+from parformer.evaluate.attention import AttentionResult
 from parformer.evaluate.counting import References
 from parformer.fitting.phases import Curve, Dropped, Seen, TextFacts, Tried
 from parformer.fitting.request import NO_MORE, FitRequest
@@ -311,6 +312,8 @@ class FitResult(Result):
     """None where nothing was compared, and in what version 0.1 wrote."""
     trials: TrialsResult | None = None
     """The search for placements."""
+    looks: AttentionResult | None = None
+    """What the model that is handed over attends to; None where nothing in it does."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:

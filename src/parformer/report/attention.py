@@ -141,6 +141,12 @@ def maps(found: AttentionResult) -> Part | None:
     return Part(drawing(found, found.blocks, "maps"), see)
 
 
+def maps_beside(found: AttentionResult | None) -> Part | None:
+    """The maps on a page about something else, with what they show in a sentence."""
+    part = maps(found) if found else None
+    return Part(part.content, f"{headline(found)} {part.see}") if found and part else None
+
+
 def learned(found: AttentionResult) -> Part | None:
     """The tables of Synthesizers."""
     if not found.tables:

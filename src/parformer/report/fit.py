@@ -15,6 +15,7 @@ from parformer import events
 from parformer.fitting.result import FitResult, ModelFacts
 from parformer.report import fit_effort, fit_parts
 from parformer.report import fit_rows as facts
+from parformer.report.attention import SCRIPT, STYLE, maps_beside
 from parformer.report.fit_figures import answer, curves, rate_curves
 from parformer.report.fit_glance import handed_over, lead, stopped_words
 from parformer.report.fit_sizes import sizes_pictures
@@ -32,6 +33,7 @@ def fit_page(found: FitResult) -> str:
         ("What do the models look like?", [fit_parts.stacks(found)]),
         ("Which models keep to the limits?", [fit_parts.limits(found)]),
         ("Where is attention required?", [fit_parts.attention(found)]),
+        ("What does the model look at?", [maps_beside(found.looks)]),
         ("Which sizes were looked at?", sizes_pictures(found)),
         ("How did the models learn?", [curves(found), fit_parts.sweep(found), rate_curves(found)]),
         ("What do they write?", [fit_parts.samples(found)]),
@@ -44,7 +46,8 @@ def fit_page(found: FitResult) -> str:
         lead=lead(found),
         sections=sections,
         made=found,
-        style=template("fit.css"),
+        script=template(SCRIPT) if found.looks else "",
+        style=template("fit.css") + template(STYLE),
     )
 
 

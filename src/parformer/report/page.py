@@ -54,6 +54,9 @@ class Part:
     see: str
 
 
+NOTHING = "'none'"
+"""What a policy allows where nothing runs."""
+
 Section = tuple[str, Sequence[Part | None]]
 """A question, and what answers it; without an answer it is not asked."""
 
@@ -76,7 +79,7 @@ def page(
     scripts = [*painting(answers), *[script] * bool(script)]
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src {' '.join(map(_fingerprint, scripts))}"
+        f"script-src {' '.join(map(_fingerprint, scripts)) or NOTHING}"
     )
     numbers, themes = count(1), json.loads(template("colours.json"))
     body = "\n".join(
