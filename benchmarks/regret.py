@@ -41,6 +41,8 @@ SUPERNET = {
     "supernet, sampled, 500 updates": {"mode": "sampled", "steps": 500},
 }
 """PAR's search over as many layers as the base depth has."""
+EIGHTHS = (0, 1, 3, 5)
+"""The looks of the table that are nearest to those of a search by trials."""
 DRAWS = 400
 """How often a way that depends on luck is repeated."""
 DEPTH = 8
@@ -193,6 +195,31 @@ def by_predictor(trained: int, confirmed: int, look: int = 1) -> Way:
     return pick
 
 
+def trials(first: int, expected: int) -> Way:
+    """What `search placement --by trials` does, as far as the table has the patterns.
+
+    The usual ones and random mixes, then those that a regression on the first look finds
+    promising; looks after an eighth (here a tenth), a quarter (a fifth) and a half of the updates.
+    """
+
+    def pick(table: Table, rng: Random) -> Picked:
+        shorter = Table(
+            tuple(
+                Row(row.letters, row.flops, row.parameters, tuple(row.losses[n] for n in EIGHTHS),
+                    row.seconds)
+                for row in table.rows
+            ),
+            tuple(table.looks[n] for n in EIGHTHS),
+        )  # fmt: skip
+        known = shorter.named(usual(DEPTH)[:5])
+        rest = [row for row in shorter.rows if row not in known]
+        known += rng.sample(rest, max(0, min(first - len(known), len(rest))))
+        likely = [row for row in predicted(shorter, known, 0) if row not in known]
+        return halved([*known, *likely[:expected]], shorter.looks)
+
+    return pick
+
+
 def by_count(name: str) -> Way:
     """The most parameters, or FLOPs: what ranks sizes of one mix."""
 
@@ -250,6 +277,8 @@ WAYS: dict[str, Way] = {
     "predictor on 12, 3 confirmed": by_predictor(12, 3),
     "predictor on 24, 4 confirmed": by_predictor(24, 4),
     "predictor on 48, 4 confirmed": by_predictor(48, 4),
+    "trials: suspects, mixes up to 8, 4 predicted": trials(8, 4),
+    "trials: suspects, mixes up to 16, 8 predicted": trials(16, 8),
     "evolution, 9 and 2 generations": evolved(9, 2),
     "evolution, 18 and 2 generations": evolved(18, 2),
 }
