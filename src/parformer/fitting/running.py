@@ -39,7 +39,7 @@ EVALUATED = 65_536
 """Tokens of the valid split that models are compared on."""
 TESTED = 131_072
 """Tokens of the test split that the baseline and the model handed over are looked at with."""
-GLANCE = 16_384
+GLANCE = 8_192
 """Tokens that a validation during a training looks at."""
 LOOKS = 6
 """Validations during a training."""
