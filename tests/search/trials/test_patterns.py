@@ -23,6 +23,7 @@ from parformer.search.trials.patterns import (
         ("sfi", ["sfsfsfsf", "sffsffff"]),
         ("sf", ["sfsfsfsf", "sffsffff"]),
         ("rsfi", ["sfsfsfsf", "sffsffff", "rfrfrfrf", "rfsfrfsf"]),
+        ("sfy", ["sfsfsfsf", "sffsffff", "yfyfyfyf"]),
         ("rfn", ["rfrfrfrf", "nrfrfrfr"]),
         ("ri", []),
     ],

@@ -33,10 +33,10 @@ def spelled(picks: Sequence[int], letters: str) -> str:
 def usual_picks(layers: int, letters: str) -> list[Picks]:
     """What one would try without a search, as far as the choices have its blocks.
 
-    Interleaved, PAR's rule, recurrence in attention's place or in turn with it, and each of them
-    behind a memory.
+    Interleaved, PAR's rule, recurrence, LSRA or a Synthesizer in attention's place, recurrence in
+    turn with it, and each of them behind a memory.
     """
-    pairs = [mixer + "f" for mixer in "srl" if mixer in letters and "f" in letters]
+    pairs = [mixer + "f" for mixer in "srly" if mixer in letters and "f" in letters]
     if {"s", "r", "f"} <= set(letters):
         pairs.append("rfsf")
     wanted = [(pair * layers)[:layers] for pair in pairs]
