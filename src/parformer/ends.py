@@ -46,6 +46,10 @@ class EmbeddingConfig:
     pad: int = -1
     """A token that stands for none: it has no sinusoidal position, it learns nothing from being
     looked up, and nobody attends to it in a source; -1 where there is no such token."""
+    start: int = -1
+    """The token that a text begins with which is written for a source; -1 where nobody says."""
+    end: int = -1
+    """The token that sources and what is written for them end with; -1 where nobody says."""
     source_vocab: int = 0
     """Tokens of the source, if it has an embedding of its own; 0 where both sides share one."""
 
@@ -53,8 +57,14 @@ class EmbeddingConfig:
         """Refuse tables that make no vectors of this width."""
         for name, least in (("vocab_size", 1), ("div_val", 1), ("d_embed", 0), ("token_types", 0)):
             need_at_least(name, getattr(self, name), least)
-        for name, least in (("pad", -1), ("source_vocab", 0)):
+        for name, least in (("pad", -1), ("start", -1), ("end", -1), ("source_vocab", 0)):
             need_at_least(name, getattr(self, name), least)
+        for name in ("start", "end"):
+            if getattr(self, name) >= self.vocab_size:
+                raise ConfigError(
+                    f"{name} {getattr(self, name)} is no token of a vocabulary of "
+                    f"{self.vocab_size}; lower it, or set -1 for none"
+                )
         if self.pad >= min(self.vocab_size, self.source_vocab or self.vocab_size):
             raise ConfigError(
                 f"pad {self.pad} is no token of a vocabulary of {self.vocab_size}; lower it, or "

@@ -39,6 +39,14 @@ class DataConfig:
     """Most tokens that the vocabulary may have; 0 means all of the text, or 8,192 pieces."""
     min_count: int = 0
     """Words that are rarer than this become <unk>."""
+    pair: str = ""
+    """Which of the corpus' texts are sources and which translations, such as de-en."""
+    longest: int = 175
+    """Pairs with more words on a side are left out of train; 0 keeps all."""
+    ratio: float = 0.0
+    """Pairs are left out of train with so many times more words on one side; 0 keeps all."""
+    lower: bool = False
+    """Pairs are read in small letters."""
     identity: str = ""
     """SHA-256 of the text, which a run writes down: it does not go on with another text."""
 
@@ -48,6 +56,9 @@ class DataConfig:
             fit_type("data.tokenizer", self.tokenizer, Tokenizers)
         need_at_least("data.vocab_size", self.vocab_size, 0)
         need_at_least("data.min_count", self.min_count, 0)
+        need_at_least("data.longest", self.longest, 0)
+        if self.ratio and self.ratio < 1:
+            raise ConfigError(f"data.ratio is at least 1, or 0 for any, got {self.ratio:g}")
         if not self.corpus:
             raise ConfigError("data.corpus is empty; name one, such as python-source")
 
@@ -64,9 +75,12 @@ class TrainConfig:
     """Decides the first weights, the order of the text and what dropout drops."""
 
     task: str = "auto"
-    """What is learned: language or masked; auto asks the model's head."""
+    """What is learned: language, masked or translate; auto asks the model."""
     batch: int = 16
     """Texts side by side in one update, over all devices."""
+    batch_tokens: int = 0
+    """Tokens of pairs in one update, their padding counted, in place of a number of texts; 0 means
+    train.batch pairs."""
     accumulate: int = 1
     """Pieces that the batch is worked off in, to save memory."""
     tgt_len: int = 0
@@ -99,9 +113,12 @@ class TrainConfig:
     momentum: float = 0.95
     """Muon's memory."""
 
-    schedule: Literal["cosine", "linear", "constant", "trapezoid"] = "cosine"
+    label_smoothing: float = 0.0
+    """Share of a translation's loss that asks for all tokens alike."""
+    schedule: Literal["cosine", "linear", "constant", "trapezoid", "inverse-sqrt"] = "cosine"
     """How the rate falls after the warm-up; a trapezoid stays at the top and falls in the last
-    three tenths, so that a training can be made longer until then."""
+    three tenths, so that a training can be made longer until then; inverse-sqrt (Noam's, Vaswani
+    et al. 2017) falls with the root of the step, wherever the end is."""
     warmup: int = 0
     """Steps over which the rate rises from 0."""
     final_rate: float = 0.0
@@ -144,6 +161,7 @@ class TrainConfig:
             "evaluate_tokens",
             "final_tokens",
             "checkpoint_every",
+            "batch_tokens",
         ):
             need_at_least(f"train.{name}", getattr(self, name), 0)
         need_at_least("train.mem_len", self.mem_len, -1)
@@ -157,6 +175,10 @@ class TrainConfig:
                 raise ConfigError(
                     f"train.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
                 )
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(
+                f"train.label_smoothing is a share from 0 to below 1, got {self.label_smoothing:g}"
+            )
         if not 0 < self.mask < 1:
             raise ConfigError(f"train.mask is a share between 0 and 1, got {self.mask:g}")
         if self.batch % self.accumulate:

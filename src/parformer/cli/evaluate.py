@@ -9,6 +9,7 @@ from parformer.cli.console import make_console, print_json
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.evaluate.request import Evaluated, EvaluateRequest, evaluate
+from parformer.evaluate.translation import TranslationScore
 
 EXAMPLES = """\
   parformer evaluate first
@@ -49,6 +50,9 @@ def show(found: Evaluated) -> None:
     from rich.text import Text
 
     console, score = make_console(), found.score
+    if isinstance(score, TranslationScore):
+        show_translation(found, score)
+        return
     console.print(
         Text(
             f"{found.split} of {found.corpus}, {score.tokens:,} tokens "
@@ -72,3 +76,22 @@ def show(found: Evaluated) -> None:
         console.print(verdict(score.loss, found.beside))
     if "note" in (values := score.to_dict()):
         console.print(Text(f"Note: {values['note']}"))
+
+
+def show_translation(found: Evaluated, score: TranslationScore) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console, common = make_console(), score.overlap
+    assert common is not None
+    console.print(
+        Text(f"{found.split} of {found.corpus}, {common.sentences:,} pairs ({found.tokenizer})")
+    )
+    table = Table(show_header=False, box=None)
+    sure = "" if common.low is None else f"  95% {common.low:.2f} … {common.high:.2f}"
+    table.add_row("BLEU", f"{common.bleu:.2f}{sure}", style="bold")
+    table.add_row("chrF", f"{common.chrf:.2f}")
+    table.add_row("loss", f"{score.loss:.4f} nats per token")
+    console.print(table)
+    console.print(Text(f"BLEU {common.signature}"), soft_wrap=True)
+    console.print(Text(f"chrF {common.chrf_signature}"), soft_wrap=True)

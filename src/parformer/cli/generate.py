@@ -14,11 +14,15 @@ from parformer.generate.request import GenerateRequest, generate
 EXAMPLES = """\
   parformer generate first --prompt 'def read(' --tokens 200
   parformer generate first --prompt 'import ' --greedy
+  parformer generate translator --source 'Ein Hund läuft.' --beam 5
   parformer generate first --prompt 'class ' --temperature 0.8 --top-p 0.9 --seed 3"""
 
 FLAGS = {
     "model": Flag(name="RUN"),
     "prompts": Flag(name="--prompt", default="a line end; - is standard input"),
+    "sources": Flag(name="--source", metavar="TEXT"),
+    "input": Flag(metavar="FILE"),
+    "output": Flag(metavar="FILE", default="the screen"),
     "temperature": Flag(metavar="T", default="1"),
     "top_k": Flag(metavar="K", default="all"),
     "top_p": Flag(metavar="P", default="1: all"),
@@ -47,6 +51,10 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if arguments.json:
         print_json([one.to_dict() for one in written])
+        return
+    if arguments.sources or arguments.input is not None:
+        for one in written if arguments.output is None else ():
+            show(f"{one.text}\n")
         return
     show("\n" if told else f"{prompts[0]}{written[0].text}\n")
     for one in written[1:]:

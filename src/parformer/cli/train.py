@@ -16,12 +16,16 @@ from parformer.train.request import TrainRequest, TrainResult, train
 EXAMPLES = """\
   parformer train pocket --corpus python-source --time 3m --run first
   parformer train pocket --pattern '(sfff)x2 (f)x4' --steps 2000 --set train.learning_rate=1e-3
+  parformer train lite-pocket-translation --task translate --data pairs/ --pair de-en
   parformer train mine.toml --corpus 'notes/*.txt' --seed 7
   torchrun --nproc-per-node 2 -m -- parformer train par-base --run base --shard"""
 
 FLAGS = {
     "model": Flag(name="MODEL"),
     "corpus": Flag(metavar="NAME|PATH", default="the recipe's"),
+    "data": Flag(metavar="PATH", default=""),
+    "pair": Flag(metavar="FROM-TO"),
+    "task": Flag(metavar="NAME", default="what the model is made for"),
     "local": Flag(name="--from", metavar="PATH"),
     "tokenizer": Flag(metavar="KIND", default="the recipe's"),
     "steps": Flag(default="the recipe's"),
@@ -70,7 +74,13 @@ def farewell(result: TrainResult) -> None:
         if split in outcome.beside and split in scores:
             console.print(verdict(scores[split].loss, outcome.beside[split]))
             break
+    for split, score in scores.items():
+        if "bleu" in score.values:
+            told = score.values
+            console.print(f"{split:<6} BLEU {told['bleu']:.1f}, chrF {told['chrf']:.1f}")
+            console.print(f"       {told['signature']}", soft_wrap=True)
+    asking = "--source 'Ein Hund läuft.'" if result.translates else "--prompt 'import '"
     print_lines(
         f"model: {result.run / 'model'}",
-        f"try:   parformer generate {shlex.quote(str(result.run))} --prompt 'import '",
+        f"try:   parformer generate {shlex.quote(str(result.run))} {asking}",
     )

@@ -59,14 +59,14 @@ class Bucketed(Batches):
         chosen = [self.examples[number] for number in self._order(epoch)[place]]
         # as wide as the whole batch needs, whichever rows are asked for
         inputs = {
-            name: _padded([example[name] for example in chosen], self.pad)[rows]
+            name: padded([example[name] for example in chosen], self.pad)[rows]
             for name in chosen[0]
             if name != "targets"
         }
         lengths_b = torch.tensor([len(example["tokens"]) for example in chosen])[rows]
         time = inputs["tokens"].shape[1]
         inputs["padding"] = torch.arange(time)[None] < lengths_b[:, None]
-        targets = _padded([example["targets"] for example in chosen], IGNORE)[rows]
+        targets = padded([example["targets"] for example in chosen], IGNORE)[rows]
         return Batch(inputs, targets)
 
     def _make_order(self, epoch: int) -> NDArray[np.int64]:
@@ -80,7 +80,7 @@ class Bucketed(Batches):
         return batches[rng.permutation(self.per_epoch)]
 
 
-def _padded(rows: Sequence[NDArray[Any]], value: int) -> torch.Tensor:
+def padded(rows: Sequence[NDArray[Any]], value: int) -> torch.Tensor:
     """Rows of different lengths as one table, filled up at the end."""
     table = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
     for line, row in zip(table, rows, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from parformer.data.tokens import Prepared, Split
     from parformer.evaluate.counting import References
     from parformer.evaluate.perplexity import Score
+    from parformer.evaluate.translation import TranslationScore
     from parformer.model import Model
     from parformer.train.run import Opened
 
@@ -47,6 +48,10 @@ class EvaluateRequest:
     """Places read at once."""
     tokens: int | None = None
     """Only the first so many."""
+    beam: int = 5
+    """Translations that are looked for side by side, where a model translates."""
+    length_penalty: float = 1.0
+    """Above 1: longer translations."""
     beside: bool = True
     """Tell what counting letters and n-grams, and xz, reach on that text."""
     device: str = "auto"
@@ -55,6 +60,7 @@ class EvaluateRequest:
     def __post_init__(self) -> None:
         if self.tokens is not None:
             need_at_least("tokens", self.tokens, 2)
+        need_at_least("beam", self.beam, 1)
 
     @property
     def lengths(self) -> dict[str, int | bool]:
@@ -67,7 +73,7 @@ class EvaluateRequest:
 class Evaluated:
     """How good a model is on a text, and what was read how."""
 
-    score: Score
+    score: Score | TranslationScore
     corpus: str
     identity: str
     """SHA-256 of the text."""
@@ -105,6 +111,8 @@ def evaluate(
         raise ConfigError(
             f"{prepared.corpus!r} has no split {asked.split!r}; it has {', '.join(prepared.splits)}"
         )
+    if model.encoder is not None:
+        return translations(asked, opened, model, prepared)
     text, kind = prepared.splits[asked.split], prepared.tokenizer.kind
     score = perplexity.evaluate(
         model,
@@ -137,6 +145,37 @@ def evaluate(
     )
 
 
+def translations(
+    asked: EvaluateRequest, opened: Opened, model: Model, prepared: Prepared
+) -> Evaluated:
+    """The loss of references, and BLEU and chrF of what the model makes of their sources."""
+    from parformer.evaluate.translation import TranslationScore
+    from parformer.tasks.translate import Translate, within
+
+    if opened.recipe is None:
+        raise ConfigError(
+            f"{str(opened.folder)!r} belongs to no run, which would say what its pairs are; name "
+            "the run"
+        )
+    task, limit = Translate(opened.recipe), asked.tokens or 0
+    found = task.reference_loss(model, prepared, asked.split, limit)
+    pairs = within(task.pairs(prepared.splits[asked.split].tokens), limit)
+    search = {"beam": asked.beam, "length_penalty": asked.length_penalty}
+    common = task.overlap(model, prepared, pairs, bootstrap=True, **search)
+    return Evaluated(
+        score=TranslationScore(found.loss, found.tokens, common),
+        corpus=prepared.corpus,
+        identity=prepared.identity,
+        tokenizer=prepared.tokenizer.kind,
+        split=asked.split,
+        tgt_len=0,
+        mem_len=0,
+        clamp_len=-1,
+        same_length=False,
+        beside=None,
+    )
+
+
 def count_beside(
     prepared: Prepared, split: str, text: Split, limit: int | None, size: int
 ) -> References | None:
@@ -154,9 +193,14 @@ def find_tokens(opened: Opened, corpus: str, local: str, progress: Preparing) ->
     from parformer.data.corpora import find_corpus
     from parformer.data.tokens import prepare
     from parformer.store.files import cache_folder
+    from parformer.train.job import corpus_of
 
     tokenizer = opened.need_tokenizer()
-    if corpus:
+    if opened.recipe is not None and opened.recipe.data.pair:
+        found = corpus_of(
+            replace(opened.recipe.data, corpus=corpus or opened.recipe.data.corpus), progress
+        )
+    elif corpus:
         found = find_corpus(corpus, local=local or None, progress=progress)
     elif opened.recipe is None:
         raise ConfigError(f"{str(opened.folder)!r} belongs to no run; name a text with --corpus")

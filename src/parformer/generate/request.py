@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
+from parformer.fields import need_at_least
 from parformer.records import Record
+from parformer.store.files import reason, replace_file
 from parformer.verbs import requested
+
+if TYPE_CHECKING:
+    from parformer.data.tokenizers import Tokenizer
+    from parformer.generate.writing import Sampling
+    from parformer.model import Model
 
 ONE_THREAD = 20_000_000
 """FLOPs of a step below which one thread writes as fast as two, and beside other work much faster
@@ -24,6 +31,16 @@ class GenerateRequest:
     """Folder of a run or of a model."""
     prompts: tuple[str, ...] = ("",)
     """Text to go on with; may be repeated."""
+    sources: tuple[str, ...] = ()
+    """Text to translate, for a model with an encoder; may be repeated."""
+    input: Path | None = None
+    """File of such texts, one in a line."""
+    output: Path | None = None
+    """File for the translations, one in a line."""
+    beam: int = 5
+    """Translations that are looked for side by side."""
+    length_penalty: float = 1.0
+    """Above 1: longer translations."""
     tokens: int = 200
     """To write at most."""
     temperature: float | None = None
@@ -49,6 +66,15 @@ class GenerateRequest:
                 f"--greedy and --temperature {self.temperature:g} contradict each other; "
                 "give one of them"
             )
+        need_at_least("beam", self.beam, 1)
+        if self.sources and self.input is not None:
+            raise ConfigError("--source and --input are two places of sources; give one of them")
+        if self.output is not None and not self.reads_source:
+            raise ConfigError(f"--output {self.output} is for translations; give --input too")
+
+    @property
+    def reads_source(self) -> bool:
+        return bool(self.sources) or self.input is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +108,8 @@ def generate(
     )
     opened = open_run(Path(asked.model))
     model = load(opened.folder, device=find_device(asked.device))
+    if model.encoder is not None or asked.reads_source:
+        return translated(asked, model, opened.need_tokenizer(), sampling)
     small = cost(model.config, tgt_len=1).flops_cached * len(asked.prompts) < ONE_THREAD
     with pinned_threads(1 if small else None):
         texts = generate_text(
@@ -95,3 +123,45 @@ def generate(
             on_text=Watch(watch).wrote,
         )
     return tuple(map(Written, asked.prompts, texts))
+
+
+def translated(
+    asked: GenerateRequest, model: Model, tokenizer: Tokenizer, sampling: Sampling
+) -> tuple[Written, ...]:
+    """What a model with an encoder makes of its sources."""
+    from parformer.generate.sentences import translate_text
+
+    if model.encoder is None:
+        raise ConfigError(
+            f"the model in {str(asked.model)!r} has no encoder, so it reads no source; give "
+            "--prompt instead"
+        )
+    if not asked.reads_source:
+        raise ConfigError(
+            f"the model in {str(asked.model)!r} translates; give it a --source, or --input FILE"
+        )
+    sources = asked.sources if asked.input is None else read_sources(asked.input)
+    how: dict[str, Any] = {"beam": asked.beam, "length_penalty": asked.length_penalty}
+    drawn = asked.temperature is not None or asked.top_k or asked.top_p < 1
+    if asked.greedy or drawn:
+        how |= {"sampling": sampling, "seed": asked.seed}
+    texts = translate_text(model, tokenizer, sources, **how)
+    if asked.output is not None:
+        replace_file(Path(asked.output), "".join(f"{text}\n" for text in texts))
+    return tuple(map(Written, sources, texts))
+
+
+def read_sources(file: Path) -> tuple[str, ...]:
+    """The lines of a file."""
+    try:
+        lines = Path(file).read_text("utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {str(file)!r}: {reason(error)}") from None
+    if not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise ConfigError(f"line {number:,} of {str(file)!r} is empty; each holds a source")
+    if not lines:
+        raise ConfigError(f"{str(file)!r} is empty; write a source in each line")
+    return tuple(lines)

@@ -117,7 +117,8 @@ def find_marks(
         usual = (known.start, known.end, known.pad)
     else:
         first, last = MARKS[beam.style]
-        usual = (first, last, config.pad)
+        own = (config.start, config.end)
+        usual = (*(own if min(own) >= 0 else (first, last)), config.pad)
     names = ("start", "end", "pad")
     chosen = [u if g is None else g for g, u in zip(given, usual, strict=True)]
     for name, token in zip(names, chosen, strict=True):

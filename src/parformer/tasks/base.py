@@ -48,11 +48,17 @@ class Task(ABC):
     """One kind of training, for one recipe."""
 
     name: ClassVar[str]
+    steady: ClassVar[bool] = True
+    """Whether batches have one shape, so that a compiled step serves them all."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.shape = training_shape(recipe)
         """The model with the lengths that it trains with."""
+
+    @property
+    def tokens_per_update(self) -> int:
+        return self.recipe.train.batch * train_length(self.recipe)
 
     @classmethod
     @abstractmethod
@@ -108,9 +114,8 @@ def find_task(recipe: Recipe) -> Task:
     for cls in TASKS.values():
         if cls.fits(recipe.model):
             return cls(recipe)
-    kind = f"head {recipe.model.head!r}" if recipe.model.source is None else "an encoder"
     raise ConfigError(
-        f"no task for a model with {kind} ({str(recipe.model.pattern)!r}); name one in train.task, "
+        f"no task for a model with head {recipe.model.head!r} ({str(recipe.model.pattern)!r}); name one in train.task, "
         f"or take another model: {', '.join(TASKS)} are known"
     )
 

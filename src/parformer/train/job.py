@@ -22,12 +22,13 @@ from pathlib import Path
 from parformer.costs import cost
 from parformer.data.batches import sample
 from parformer.data.corpora import Corpus, find_corpus
+from parformer.data.pairs import Filters, find_pairs
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
 from parformer.errors import ConfigError, CorpusError
 from parformer.evaluate.counting import References, references_of
-from parformer.events import Watch
-from parformer.recipe import Recipe
+from parformer.events import Preparing, Watch
+from parformer.recipe import DataConfig, Recipe
 from parformer.store.files import cache_folder
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
@@ -84,8 +85,8 @@ def train_model(
 
 def count_beside(recipe: Recipe, prepared: Prepared) -> dict[str, References]:
     """What counting reaches on the tokens that the model is scored on in the end."""
-    if not recipe.model.causal:  # a masked model sees both sides of what it guesses
-        return {}
+    if not recipe.model.causal or recipe.model.source is not None:
+        return {}  # a masked model sees both sides of what it guesses, a translator its source
     limits = {"valid": recipe.train.evaluate_tokens, "test": recipe.train.final_tokens}
     samples = {
         split: sample(prepared.splits[split].tokens, limit)
@@ -139,10 +140,12 @@ def running(
 def in_a_line(recipe: Recipe, prepared: Prepared, path: Path) -> str:
     """What is about to be trained."""
     train, search = recipe.train, recipe.search
+    amount = f"{train.batch} × {train.tgt_len or recipe.model.step_len} tokens"
+    if recipe.data.pair:
+        amount = f"{train.batch_tokens:,} tokens" if train.batch_tokens else f"{train.batch} pairs"
     text = (
         f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
-        f"{recipe.data.corpus}, {train.steps:,} updates of {train.batch} × "
-        f"{train.tgt_len or recipe.model.step_len} tokens"
+        f"{recipe.data.corpus}, {train.steps:,} updates of {amount}"
     )
     if search is not None:
         layers = search.layers or len(recipe.model.pattern)
@@ -175,9 +178,7 @@ def read_text(
 def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:
     """The text that a recipe names; another one than a run began with is refused."""
     data = recipe.data
-    corpus = find_corpus(
-        data.corpus, local=data.local or None, progress=watch.preparing, identity=data.identity
-    )
+    corpus = corpus_of(data, watch.preparing)
     if corpus.left_out:
         watch.notice(f"{data.corpus} is {corpus.about}.")
     if data.identity and corpus.identity() != data.identity:
@@ -186,6 +187,15 @@ def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:
             "started with; restore it, or choose another --run"
         )
     return corpus
+
+
+def corpus_of(data: DataConfig, progress: Preparing) -> Corpus:
+    """The text that a recipe names, or its pairs."""
+    if data.pair:
+        filters = Filters(longest=data.longest, ratio=data.ratio, lower=data.lower)
+        return find_pairs(data.corpus, data.pair, filters)
+    local = data.local or None
+    return find_corpus(data.corpus, local=local, progress=progress, identity=data.identity)
 
 
 def as_tokens(

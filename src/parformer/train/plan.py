@@ -17,12 +17,14 @@ import torch
 
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens
+from parformer.data.pairs import marks_of
 from parformer.data.tokenizers import Tokenizer
 from parformer.evaluate.perplexity import evaluate
 from parformer.kernels import native
 from parformer.model import build
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe
+from parformer.tasks import find_task
 from parformer.tasks.base import train_length, training_shape
 from parformer.train.distributed import Workers
 from parformer.train.session import Session
@@ -44,9 +46,17 @@ RESERVE = 0.06
 
 
 def fit_vocabulary(recipe: Recipe, tokenizer: Tokenizer, notice: Notice) -> Recipe:
-    """The model gets the tokenizer's vocabulary, and a mask where it has to guess words."""
+    """The model gets the tokenizer's vocabulary, and a mask where it has to guess words.
+
+    One with an encoder gets a token that stands for none, and is told how texts start and end.
+    """
     model = recipe.model
-    size = tokenizer.size + (1 if model.head == "masked" else 0)
+    size = tokenizer.size + (1 if model.head == "masked" or model.source is not None else 0)
+    if model.source is not None:
+        start, end = marks_of(tokenizer)
+        marks = {"pad": tokenizer.size, "start": start, "end": end}
+        own = {"vocab_size": max(size, model.vocab_size), "source_vocab": 0, **marks}
+        recipe = recipe.replaced({f"model.{name}": value for name, value in own.items()})
     if model.vocab_size == size:
         return recipe
     changes: dict[str, object] = {"vocab_size": size}
@@ -86,7 +96,8 @@ def with_clock(
         plain = recipe.replaced({"train.compile": "off"})
         seconds = step_seconds(plain, tokens, workers)
         length = config.time or seconds * config.steps
-        pays = can_compile(workers) and COMPILE_GAIN * length > 1.5 * COMPILE_SECONDS
+        steady = find_task(recipe).steady and can_compile(workers)
+        pays = steady and COMPILE_GAIN * length > 1.5 * COMPILE_SECONDS
         recipe = recipe.replaced({"train.compile": workers.share("on" if pays else "off")})
         if pays:
             notice("torch.compile: on, the run is long enough to gain by it.")
@@ -95,7 +106,10 @@ def with_clock(
     if recipe.train.compile == "on" or config.compile != "auto":
         seconds = step_seconds(recipe, tokens, workers)
     looks = 10 * (config.evaluate_tokens or LOOK) + (config.final_tokens or LOOK)
-    looking = looks * token_seconds(recipe, tokens, workers)
+    if find_task(recipe).steady:
+        looking = looks * token_seconds(recipe, tokens, workers)
+    else:  # without gradients a token takes about a third of what it takes with them
+        looking = looks * seconds / 3 / find_task(recipe).tokens_per_update
     share = min(1.0, LOOKING * config.time / max(looking, 1e-9))
     left = (config.time - (time.monotonic() - began)) * (1 - RESERVE) - share * looking
     if recipe.train.compile == "on":
@@ -191,7 +205,10 @@ def find_precision(recipe: Recipe, workers: Workers, notice: Notice) -> str:
 
 def shortened(config: ModelConfig) -> ModelConfig:
     """The first blocks of a model and a part of its vocabulary: the same kind of work, less."""
-    pattern = Pattern(config.pattern.blocks[:4])
+    # a decoder by itself has no source to look at
+    pattern = Pattern(tuple(spec for spec in config.pattern.blocks if spec.letter != "c")[:4])
     size = min(config.vocab_size, 4096)
     cutoffs = tuple(cut for cut in config.cutoffs if cut < size)
-    return config.replaced(pattern=pattern, vocab_size=size, cutoffs=cutoffs)
+    alone: dict[str, object] = {"encoder": (), "source_vocab": 0, "pad": -1, "start": -1, "end": -1}
+    alone = {} if config.source is None else alone
+    return config.replaced(pattern=pattern, vocab_size=size, cutoffs=cutoffs, **alone)

@@ -30,6 +30,12 @@ class TrainRequest:
     """Preset or TOML file; not needed to go on."""
     corpus: str = ""
     """A corpus by name, or a file, folder or glob of text; see 'parformer data'."""
+    data: str = ""
+    """The same: a folder or file of pairs, where a model translates."""
+    pair: str = ""
+    """Source and target, such as de-en."""
+    task: str = ""
+    """What is learned: language, masked or translate."""
     local: str = ""
     """A local copy of a published corpus."""
     tokenizer: str = ""
@@ -62,6 +68,8 @@ class TrainRequest:
             raise ConfigError(
                 f"steps {self.steps} and time {self.time:g} s are two lengths; give one of them"
             )
+        if self.data and self.corpus:
+            raise ConfigError(f"corpus {self.corpus!r} and data {self.data!r} are two; give one")
         if not self.model and self.run is None:
             raise ConfigError("name a MODEL to train, such as pocket, or the --run to go on with")
 
@@ -71,7 +79,9 @@ class TrainRequest:
         return gather(
             self.changes,
             {
-                "data.corpus": self.corpus or None,
+                "data.corpus": self.corpus or self.data or None,
+                "data.pair": self.pair or None,
+                "train.task": self.task or None,
                 "data.local": self.local or None,
                 "data.tokenizer": self.tokenizer or None,
                 "model.pattern": self.pattern or None,
@@ -109,6 +119,8 @@ class TrainResult:
     outcome: Outcome
     unit: str
     """What people read its losses in: bits or perplexity."""
+    translates: bool = False
+    """Whether the model reads a source."""
     first: bool = True
     """Whether this is the process, of many, that tells."""
 
@@ -129,7 +141,7 @@ def train(
     recipe, path = asked.recipe(), asked.folder
     from parformer.train.distributed import workers_from
     from parformer.train.job import train_model, unit_of
-    from parformer.train.run import read_run_tokenizer
+    from parformer.train.run import read_run, read_run_tokenizer
 
     def needs() -> str:
         from parformer.costs import cost
@@ -157,7 +169,10 @@ def train(
             beside=asked.beside,
         )
         unit = unit_of(read_run_tokenizer(path))
-        return TrainResult(run=path, outcome=outcome, unit=unit, first=workers.first)
+        pair = bool(read_run(path).data.pair)
+        return TrainResult(
+            run=path, outcome=outcome, unit=unit, translates=pair, first=workers.first
+        )
 
 
 def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> dict[str, object]:

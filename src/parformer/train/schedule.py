@@ -1,6 +1,7 @@
 """How large is the learning rate of each update?
 
-It rises over the warm-up, then falls along a cosine or a line, or stays, or falls in the end.
+It rises over the warm-up, then falls along a cosine or a line, or with the root of the step, or
+stays, or falls in the end.
 
 >>> config = TrainConfig(steps=6, warmup=2, learning_rate=0.4, schedule="linear")
 >>> [round(rate(step, config), 3) for step in range(6)]
@@ -46,6 +47,10 @@ def rate(step: int, config: TrainConfig) -> float:
     if step < config.warmup:
         risen = step if config.first_step_full else step + 1
         return config.learning_rate * risen / config.warmup
+    if config.schedule == "inverse-sqrt":
+        return max(
+            config.learning_rate * math.sqrt(max(1, config.warmup) / (step + 1)), config.final_rate
+        )
     if config.schedule == "trapezoid":
         low, high, top = config.final_rate, config.learning_rate, top_of(config.steps)
         return low + (high - low) * min(1.0, (config.steps - step) / (config.steps - top))

@@ -27,7 +27,6 @@ from parformer.recipe import Recipe
 from parformer.state import State
 from parformer.store.files import Json
 from parformer.tasks import Task, find_task
-from parformer.tasks.base import train_length
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.optimizers import (
@@ -167,7 +166,7 @@ class Session:
 
     @property
     def tokens_per_update(self) -> int:
-        return self.config.batch * train_length(self.recipe)
+        return self.task.tokens_per_update
 
     def checkpoint(self, step: int, progress: Json) -> Checkpoint:
         """Everything that update number `step` depends on; every process must ask."""

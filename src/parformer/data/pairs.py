@@ -1,0 +1,221 @@
+"""How do pairs of texts come in, a source and what is to be written for it?
+
+As two files for each split (`train.de`, `train.en`), as one of lines with a tab between
+(`train.tsv`), or as JSON lines that name the languages (`train.jsonl`), compressed or not. A
+folder says by its files' names which split they are; of a single file every twentieth pair is for
+the test and the one before it for validation. What is too long or too uneven to learn from is
+left out of train, and counted.
+
+>>> read_lines([("a b", "c"), ("", "d"), ("e", "f g h i")], "here", Filters(ratio=3.0))
+(b'a b\\tc\\n', {'with an empty side': 1, 'more uneven than 3 to 1': 1})
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parformer.data.corpora import Corpus
+from parformer.data.reading import Piece, plain_name, read_pieces, unreadable
+from parformer.data.splits import SPLITS, split_word
+from parformer.data.text import read_utf8
+from parformer.data.tokenizers import Tokenizer
+from parformer.errors import ConfigError, CorpusError
+from parformer.store.files import cache_folder
+
+EVERY = 20
+"""Of so many pairs of a single file one is for the test, and one for validation."""
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filters:
+    """What is left out of training."""
+
+    longest: int = 0
+    """Words of either side at most; 0 means any."""
+    ratio: float = 0.0
+    """One side has at most so many times the words of the other; 0 means any."""
+    lower: bool = False
+    """Everything in small letters."""
+
+    def fault(self, source: str, target: str) -> str:
+        """Why a pair is left out; empty if it stays."""
+        counts = sorted((len(source.split()), len(target.split())))
+        if not counts[0]:
+            return "with an empty side"
+        if self.longest and counts[1] > self.longest:
+            return f"longer than {self.longest} words"
+        if self.ratio and counts[1] > self.ratio * counts[0]:
+            return f"more uneven than {self.ratio:g} to 1"
+        return ""
+
+
+def find_pairs(source: str, pair: str, filters: Filters) -> Corpus:
+    """The pairs of a folder or file, source and target named as in de-en."""
+    names = tuple(pair.split("-"))
+    if len(names) != 2 or not all(names) or names[0] == names[1]:
+        raise ConfigError(f"a pair is two different names such as de-en, got {pair!r:.40}")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        found = folder_pairs(path, names)
+    elif path.is_file():
+        found = shared_out(list(file_pairs(path, names)))
+    else:
+        raise CorpusError(f"there is no folder or file {source!r}; give --data the place of pairs")
+    texts: dict[str, tuple[Piece, ...]] = {}
+    out: Counter[str] = Counter()
+    for split in SPLITS:
+        if split in found:
+            kept = filters if split == "train" else Filters(lower=filters.lower)
+            text, dropped = read_lines(found[split], f"{split} of {source!r}", kept)
+            if dropped and split != "train":
+                raise CorpusError(
+                    f"{sum(dropped.values()):,} pairs in {split} of {source!r} have an empty side, "
+                    "and would count in scores; remove them from both sides"
+                )
+            if not text:
+                raise CorpusError(f"{split} of {source!r} has no pairs left")
+            texts[split] = (Piece(text),)
+            out.update(dropped)
+    total = sum(len(pairs) for pairs in found.values())
+    about = f"{total:,} pairs {pair}"
+    if out:
+        about += "; left out of train: " + ", ".join(f"{n:,} {why}" for why, n in out.items())
+    cache = cache_folder().absolute()
+    return Corpus(name=source, about=about, texts=texts, cache=cache, left_out=sum(out.values()))
+
+
+def read_lines(pairs: Iterable[Pair], where: str, filters: Filters) -> tuple[bytes, dict[str, int]]:
+    """Pairs as lines with a tab between, and how many were left out for which reason."""
+    lines, out = [], Counter[str]()
+    for source, target in pairs:
+        source, target = " ".join(source.split()), " ".join(target.split())
+        if fault := filters.fault(source, target):
+            out[fault] += 1
+            continue
+        line = f"{source}\t{target}\n"
+        lines.append(line.lower() if filters.lower else line)
+    return "".join(lines).encode(), dict(out)
+
+
+def folder_pairs(root: Path, names: Sequence[str]) -> dict[str, list[Pair]]:
+    """The pairs of every split that a folder has files for."""
+    try:
+        files = sorted(path for path in root.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise unreadable(root, error) from None
+    sides: dict[str, dict[str, Path]] = {}
+    for file in files:
+        split, ending = split_word(plain_name(file.name)), Path(plain_name(file.name)).suffix[1:]
+        if split is None or ending not in (*names, "tsv", "jsonl"):
+            continue
+        known = sides.setdefault(split, {})
+        if ending in known:
+            raise CorpusError(
+                f"{str(root)!r} has two files for {split}: {known[ending].name} and {file.name}; "
+                "leave one"
+            )
+        known[ending] = file
+    found = {}
+    for split, known in sides.items():
+        if all(name in known for name in names):
+            found[split] = beside(known[names[0]], known[names[1]])
+        elif whole := known.get("tsv") or known.get("jsonl"):
+            found[split] = list(file_pairs(whole, names))
+    if "train" not in found:
+        raise CorpusError(
+            f"{str(root)!r} has no pair {'-'.join(names)}: it needs train.{names[0]} and "
+            f"train.{names[1]}, or train.tsv or train.jsonl"
+        )
+    return found
+
+
+def beside(one: Path, two: Path) -> list[Pair]:
+    """Two files line by line."""
+    sides = [list(lines_of(path)) for path in (one, two)]
+    if len(sides[0]) != len(sides[1]):
+        raise CorpusError(
+            f"{str(one)!r} has {len(sides[0]):,} lines and {str(two)!r} has {len(sides[1]):,}; "
+            "line n of one must be the translation of line n of the other"
+        )
+    return list(zip(*sides, strict=True))
+
+
+def file_pairs(path: Path, names: Sequence[str]) -> Iterator[Pair]:
+    """The pairs of a file of tabs or of JSON lines."""
+    as_json = Path(plain_name(path.name)).suffix == ".jsonl"
+    for number, line in enumerate(lines_of(path), 1):
+        if as_json:
+            yield json_pair(line, names, f"line {number:,} of {str(path)!r}")
+            continue
+        parts = line.split("\t")
+        if len(parts) != 2:
+            raise CorpusError(
+                f"line {number:,} of {str(path)!r} has {len(parts) - 1} tabs; a pair is source, "
+                "tab, target"
+            )
+        yield parts[0], parts[1]
+
+
+def json_pair(line: str, names: Sequence[str], where: str) -> Pair:
+    try:
+        values: Any = json.loads(line)
+    except ValueError:
+        raise CorpusError(f"{where} is not JSON") from None
+    if isinstance(values, Mapping) and isinstance(values.get("translation"), Mapping):
+        values = values["translation"]
+    texts = [values.get(name) if isinstance(values, Mapping) else None for name in names]
+    if not all(isinstance(text, str) for text in texts):
+        raise CorpusError(f"{where} has no texts {names[0]!r} and {names[1]!r}")
+    return texts[0], texts[1]
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a file, compressed or not; only a line feed ends one."""
+    rest = ""
+    try:
+        for text in read_utf8(read_pieces([Piece(path.resolve())]), repr(str(path))):
+            *whole, rest = (rest + text).split("\n")
+            yield from whole
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if rest:
+        yield rest
+
+
+def shared_out(pairs: list[Pair]) -> dict[str, list[Pair]]:
+    """The splits of a single file."""
+    found: dict[str, list[Pair]] = {split: [] for split in SPLITS}
+    for number, pair in enumerate(pairs, 1):
+        place = {0: "test", EVERY - 1: "valid"}.get(number % EVERY, "train")
+        found[place].append(pair)
+    return {split: some for split, some in found.items() if some}
+
+
+def marks_of(tokenizer: Tokenizer) -> tuple[int, int]:
+    """What stands between source and target, which a decoder starts with, and what ends both."""
+    marks = [tokenizer.encode(sign) for sign in "\t\n"]
+    if any(len(mark) != 1 for mark in marks) or tokenizer.decode([*marks[0], *marks[1]]) != "\t\n":
+        raise ConfigError(
+            f"a {tokenizer.kind} tokenizer has no tokens of their own for tab and line end, which "
+            "keep pairs apart; take bpe, character or byte"
+        )
+    return marks[0][0], marks[1][0]
+
+
+def pairs_in(tokens: NDArray[Any], start: int, end: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """Sources and targets, as the tokens of their lines have them, without tab and line end."""
+    found = []
+    for line in np.split(tokens, np.flatnonzero(tokens == end) + 1)[:-1]:
+        middle = int(np.argmax(line == start))
+        found.append((line[:middle], line[middle + 1 : -1]))
+    return found

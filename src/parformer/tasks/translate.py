@@ -1,0 +1,158 @@
+"""Translation: what is to be written for a source, token by token."""
+
+# b batch, t time, v vocabulary
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from parformer.config import ModelConfig
+from parformer.data.batches import Batch, Tokens
+from parformer.data.paired import Paired, Row
+from parformer.data.pairs import pairs_in
+from parformer.data.tokens import Prepared
+from parformer.embedding import IGNORE
+from parformer.errors import ConfigError, CorpusError
+from parformer.evaluate.perplexity import at_rest
+from parformer.evaluate.translation import Overlap, TranslationScore, has_metrics, overlap
+from parformer.generate.sentences import translate_all
+from parformer.model import Model
+from parformer.recipe import Recipe
+from parformer.state import State
+from parformer.tasks.base import Loss, Task, task, train_length
+
+READ = 4096
+"""Tokens that are scored at once."""
+
+
+@task("translate")
+class Translate(Task):
+    """Pairs of about one length, the decoder told what stands before each token."""
+
+    steady = False
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe)
+        config = recipe.model
+        if config.source is None:
+            raise ConfigError(
+                "train.task 'translate' needs a model with an encoder, and "
+                f"{str(config.pattern)!r} has none; take one such as lite-pocket-translation"
+            )
+        if not recipe.data.pair:
+            raise ConfigError(
+                "train.task 'translate' needs to know which texts are a pair; give --pair, such as "
+                "de-en"
+            )
+        if recipe.train.accumulate > 1:
+            raise ConfigError(
+                f"train.accumulate {recipe.train.accumulate} would cut batches of pairs unevenly; "
+                "leave it at 1 and lower train.batch_tokens"
+            )
+
+    @property
+    def tokens_per_update(self) -> int:
+        train = self.recipe.train
+        return train.batch_tokens or train.batch * min(32, train_length(self.recipe))
+
+    @classmethod
+    def fits(cls, config: ModelConfig) -> bool:
+        return config.source is not None and config.head == "lm"
+
+    def batches(self, tokens: Tokens) -> Paired:
+        config = self.recipe.train
+        pairs = self.pairs(tokens)
+        self.refuse_long(pairs)
+        return self.paired(pairs, seed=config.seed, tokens=config.batch_tokens, batch=config.batch)
+
+    def pairs(self, tokens: NDArray[Any]) -> list[Row]:
+        model = self.recipe.model
+        if model.end < 0:
+            raise ConfigError("the model does not say which token ends a text; set model.end")
+        return pairs_in(tokens, model.start, model.end)
+
+    def paired(self, pairs: list[Row], **how: int) -> Paired:
+        model = self.recipe.model
+        return Paired(pairs, start=model.start, end=model.end, pad=model.pad, **how)
+
+    def refuse_long(self, pairs: list[Row]) -> None:
+        """Refuse what has more tokens than the model has places."""
+        limit = self.recipe.model.max_len
+        longest = max((max(map(len, pair)) for pair in pairs), default=0) + 1
+        if self.recipe.model.numbered and longest > limit:
+            raise CorpusError(
+                f"a pair has {longest:,} tokens on a side, and the model {limit:,} places; raise "
+                "model.max_len, or leave long pairs out with data.longest"
+            )
+
+    def loss(self, model: Model, batch: Batch, state: State | None) -> Loss:
+        logits_btv = logits_of(model, batch)
+        smoothing = self.recipe.train.label_smoothing
+        return Loss(entropy(logits_btv, batch.targets, smoothing=smoothing, reduction="mean"))
+
+    def score(self, model: Model, prepared: Prepared, split: str, limit: int) -> TranslationScore:
+        """The references' loss; of the test, BLEU too where sacreBLEU is at hand."""
+        found = self.reference_loss(model, prepared, split, limit)
+        if split != "test" or not has_metrics():
+            return found
+        pairs = self.pairs(prepared.splits[split].tokens)
+        common = self.overlap(model, prepared, within(pairs, limit))
+        return TranslationScore(found.loss, found.tokens, common)
+
+    def reference_loss(
+        self, model: Model, prepared: Prepared, split: str, limit: int
+    ) -> TranslationScore:
+        pairs = within(self.pairs(prepared.splits[split].tokens), limit)
+        self.refuse_long(pairs)
+        device = next(model.parameters()).device
+        total, count = 0.0, 0
+        with at_rest(model):
+            for _, batch in self.paired(pairs, seed=0, tokens=READ).in_order():
+                here = batch.to(device)
+                total += float(entropy(logits_of(model, here), here.targets, reduction="sum"))
+                count += int((batch.targets != IGNORE).sum())
+        return TranslationScore(total / count, count)
+
+    def overlap(
+        self, model: Model, prepared: Prepared, pairs: list[Row], *, bootstrap: bool = False,
+        **search: Any,
+    ) -> Overlap:  # fmt: skip
+        """BLEU and chrF of what the model makes of some sources."""
+        tokenizer = prepared.tokenizer
+        sources = [source.tolist() for source, _ in pairs]
+        texts = [tokenizer.decode(found) for found in translate_all(model, sources, **search)]
+        references = [tokenizer.decode(target.tolist()) for _, target in pairs]
+        return overlap(texts, references, bootstrap=bootstrap)
+
+
+def logits_of(model: Model, batch: Batch) -> Tensor:
+    out = model(batch.tokens_bt, source=batch.inputs["source"])
+    assert out.logits is not None
+    return out.logits
+
+
+def entropy(
+    logits_btv: Tensor, targets_bt: Tensor, *, reduction: str, smoothing: float = 0.0
+) -> Tensor:
+    """Cross entropy in fp32; with smoothing a share of it is the mean over all tokens."""
+    return F.cross_entropy(
+        logits_btv.flatten(0, 1).float(),
+        targets_bt.flatten(),
+        ignore_index=IGNORE,
+        label_smoothing=smoothing,
+        reduction=reduction,
+    )
+
+
+def within(pairs: list[Row], limit: int) -> list[Row]:
+    """Pairs from all over, with about so many tokens of targets; all of them for 0."""
+    total = sum(len(target) + 1 for _, target in pairs)
+    if not limit or total <= limit:
+        return pairs
+    count = max(1, len(pairs) * limit // total)
+    return [pairs[n] for n in torch.linspace(0, len(pairs) - 1, count).long().tolist()]

@@ -1,0 +1,204 @@
+"""Does a model learn to translate, go on bit for bit, and get the score that it deserves?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+import parformer as pf
+from parformer.cli import main
+from parformer.data.batches import Batch
+from parformer.errors import ParformerError
+from parformer.evaluate.translation import overlap
+from parformer.recipe import Recipe, TrainConfig, read_recipe
+from parformer.store.folder import read_model
+from parformer.tasks.translate import Translate
+from parformer.train.job import train_model
+from parformer.train.schedule import rate
+
+WORDS = {"ein": "a", "Hund": "dog", "läuft": "runs", "rot": "red", "klein": "small", "und": "and"}
+
+SMALL: dict[str, object] = {
+    "model.pattern": "sf | scf",
+    "model.d_model": 32,
+    "model.d_inner": 64,
+    "model.n_head": 2,
+    "model.max_len": 32,
+    "model.dropout": 0.1,
+    "data.tokenizer": "character",
+    "data.vocab_size": 0,
+    "data.pair": "de-en",
+    "train.task": "translate",
+    "train.precision": "fp32",
+    "train.kernels": "plain",
+    "train.batch_tokens": 400,
+    "train.warmup": 10,
+    "train.learning_rate": 5e-3,
+    "train.steps": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, random = tmp_path_factory.mktemp("pairs"), Random(1)
+    for split, count in (("train", 120), ("valid", 8), ("test", 8)):
+        rows = [random.choices(list(WORDS), k=random.randint(1, 3)) for _ in range(count)]
+        (folder / f"{split}.de").write_text("".join(" ".join(row) + "\n" for row in rows), "utf-8")
+        said = [" ".join(WORDS[word] for word in row) for row in rows]
+        (folder / f"{split}.en").write_text("".join(f"{line}\n" for line in said), "utf-8")
+    return folder
+
+
+def recipe(pairs: Path, **changes: object) -> Recipe:
+    more = {name.replace("__", "."): value for name, value in changes.items()}
+    known = {**SMALL, "data.corpus": str(pairs), **more}
+    return read_recipe("transformer-pocket-translation", known)
+
+
+@pytest.fixture(scope="module")
+def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train_model(recipe(pairs), folder)
+    return folder
+
+
+def test_training_goes_on_bit_for_bit(run: Path, pairs: Path, tmp_path: Path) -> None:
+    train_model(recipe(pairs), tmp_path / "run", until=3)
+    outcome = train_model(None, tmp_path / "run")
+    assert outcome.finished
+    again, whole = (read_model(folder / "model")[1] for folder in (tmp_path / "run", run))
+    assert all(torch.equal(again[name], tensor) for name, tensor in whole.items())
+    assert (tmp_path / "run/result.json").read_text() == (run / "result.json").read_text()
+
+
+def test_a_run_says_what_its_translations_are_worth(run: Path) -> None:
+    model = pf.load(run / "model")
+    assert model.config.pad == model.config.vocab_size - 1
+    found = pf.evaluate(model=run, beam=2)
+    values = found.to_dict()
+    assert found.score.overlap is not None
+    assert found.score.overlap.sentences == 8
+    assert str(values["signature"]).startswith("nrefs:1|bs:1000|seed:")
+    assert values["low"] <= values["high"]
+    (one,) = pf.generate(model=run, sources=("ein Hund",), beam=2)
+    assert isinstance(one.text, str)
+    assert "\t" not in one.text
+    assert "\n" not in one.text
+
+
+def test_the_loss_is_that_of_every_token_alone(pairs: Path, run: Path) -> None:
+    """Padding counts nothing; smoothing asks all tokens alike; a score has no smoothing."""
+    model = pf.load(run / "model")
+    smooth = recipe(pairs, train__label_smoothing=0.2)
+    given = {name: getattr(model.config, name) for name in ("vocab_size", "pad", "start", "end")}
+    task = Translate(smooth.replaced({f"model.{n}": v for n, v in given.items()}))
+    rows = [([5, 6, 7], [8, 9]), ([4], [5, 6, 7, 8])]
+    pad, start, end = model.config.pad, model.config.start, model.config.end
+    every = []
+    for source, target in rows:
+        logits = model(
+            torch.tensor([[start, *target]]), source=torch.tensor([[*source, end]])
+        ).logits
+        logs, wanted = logits[0].log_softmax(-1), torch.tensor([*target, end])
+        own = -logs.gather(1, wanted[:, None])[:, 0]
+        every.append(0.8 * own + 0.2 * -logs.mean(-1))
+    batch = Batch(
+        {
+            "tokens": torch.tensor([[start, 8, 9, pad, pad], [start, 5, 6, 7, 8]]),
+            "source": torch.tensor([[5, 6, 7, end], [4, end, pad, pad]]),
+        },
+        torch.tensor([[8, 9, end, -100, -100], [5, 6, 7, 8, end]]),
+    )
+    torch.testing.assert_close(task.loss(model, batch, None).total, torch.cat(every).mean())
+
+
+def test_a_model_learns_to_translate_words(pairs: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"train__steps": 150, "train__batch_tokens": 600}
+    changes |= {"model__dropout": 0.0, "model__d_model": 48, "train__warmup": 30}
+    outcome = train_model(recipe(pairs, **changes), tmp_path / "run")
+    assert outcome.result is not None
+    assert outcome.result.loss_on("test") < 0.6  # a guess has 3
+    assert outcome.result.scores["test"].values["chrf"] > 60
+
+
+def test_scores_are_sacrebleus() -> None:
+    import sacrebleu
+
+    texts, references = ["the dog runs fast", "a small cat"], ["the dog runs", "a small red cat"]
+    found = overlap(texts, references)
+    assert found.bleu == sacrebleu.corpus_bleu(texts, [references]).score
+    assert found.chrf == sacrebleu.corpus_chrf(texts, [references]).score
+    assert found.low is None
+
+
+def test_the_rate_falls_with_the_root_of_the_step() -> None:
+    """The curve of Vaswani et al. 2017, whose highest rate is given."""
+    config = TrainConfig(steps=100, warmup=10, learning_rate=0.3, schedule="inverse-sqrt")
+    for step in range(100):
+        n = step + 1
+        noam = min(n**-0.5, n * 10**-1.5)
+        assert rate(step, config) == pytest.approx(0.3 * noam / 10**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "problem"),
+    [
+        ("pocket", {"data.pair": "de-en"}, "needs a model with an encoder, and '.*' has none"),
+        ("lite-pocket-translation", {}, "give --pair, such as de-en"),
+        (
+            "lite-pocket-translation",
+            {"data.pair": "de-en", "train.accumulate": 2},
+            "train.accumulate 2 would cut batches of pairs unevenly",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    model: str, changes: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(ParformerError, match=problem):
+        Translate(read_recipe(model, {"train.task": "translate", **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"model.max_len": 8}, "tokens on a side, and the model 8 places"),
+        ({"data.tokenizer": "unigram"}, "has no tokens of their own for tab and line end"),
+        ({"data.pair": "de-fr"}, "has no pair de-fr"),
+        ({"data.ratio": 0.5}, "data.ratio is at least 1"),
+        ({"train.label_smoothing": 1.0}, "train.label_smoothing is a share from 0 to below 1"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_refused(
+    pairs: Path, tmp_path: Path, changes: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(ParformerError, match=problem) as caught:
+        train_model(recipe(pairs, **changes), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_translates(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, written = tmp_path / "in.txt", tmp_path / "out.txt"
+    given.write_text("ein Hund\nHund läuft\n", "utf-8")
+    assert main(["generate", str(run), "--input", str(given), "--output", str(written)]) == 0
+    assert written.read_text("utf-8").count("\n") == 2
+    assert main(["generate", str(run), "--source", "ein Hund", "--beam", "2"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert main(["evaluate", str(run), "--beam", "1"]) == 0
+    assert "BLEU nrefs:1|" in capsys.readouterr().out
+    for arguments, problem in (
+        (["generate", str(run), "--prompt", "x"], "translates; give it a --source"),
+        (["generate", str(run), "--source", " "], "source 1 is empty"),
+        (["generate", str(run), "--source", "a", "--beam", "0"], "beam must be at least 1, got 0"),
+        (["generate", str(run), "--source", "a " * 40], "exceeds the 32 places of this model"),
+        (["generate", str(run), "--input", str(tmp_path / "no")], "cannot read"),
+        (["generate", str(run), "--source", "a", "--input", str(given)], "give one of them"),
+    ):
+        assert main(arguments) == 2
+        assert problem in capsys.readouterr().err
