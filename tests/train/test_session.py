@@ -315,7 +315,7 @@ def test_defaults_leave_out_nothing() -> None:
     sources = Path(__file__).parents[2] / "src" / "parformer"
     code = "".join(
         file.read_text("utf-8")
-        for part in ("train", "data", "evaluate")
+        for part in ("train", "data", "evaluate", "tasks")
         for file in (sources / part).glob("*.py")
     )
     unread = [name for name in TrainConfig.__slots__ if f".{name}" not in code]

@@ -174,9 +174,10 @@ def json_pair(line: str, names: Sequence[str], where: str) -> Pair:
     if isinstance(values, Mapping) and isinstance(values.get("translation"), Mapping):
         values = values["translation"]
     texts = [values.get(name) if isinstance(values, Mapping) else None for name in names]
-    if not all(isinstance(text, str) for text in texts):
+    found = [text for text in texts if isinstance(text, str)]
+    if len(found) < 2:
         raise CorpusError(f"{where} has no texts {names[0]!r} and {names[1]!r}")
-    return texts[0], texts[1]
+    return found[0], found[1]
 
 
 def lines_of(path: Path) -> Iterator[str]:

@@ -115,8 +115,8 @@ def find_task(recipe: Recipe) -> Task:
         if cls.fits(recipe.model):
             return cls(recipe)
     raise ConfigError(
-        f"no task for a model with head {recipe.model.head!r} ({str(recipe.model.pattern)!r}); name one in train.task, "
-        f"or take another model: {', '.join(TASKS)} are known"
+        f"no task for a model with head {recipe.model.head!r} ({str(recipe.model.pattern)!r}); "
+        f"name one in train.task, or take another model: {', '.join(TASKS)} are known"
     )
 
 

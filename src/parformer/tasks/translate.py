@@ -131,9 +131,9 @@ class Translate(Task):
 
 
 def logits_of(model: Model, batch: Batch) -> Tensor:
-    out = model(batch.tokens_bt, source=batch.inputs["source"])
-    assert out.logits is not None
-    return out.logits
+    logits_btv: Tensor | None = model(batch.tokens_bt, source=batch.inputs["source"]).logits
+    assert logits_btv is not None
+    return logits_btv
 
 
 def entropy(
