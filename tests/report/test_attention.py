@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
@@ -16,7 +17,8 @@ from tests.evaluate.test_attention import make, seen
 
 
 def test_a_page_holds_all_and_lets_nothing_in() -> None:
-    found = seen(make("sf y[random+vanilla,alpha]a"), text=EVIL)
+    made = seen(make("sf y[random+vanilla,alpha]a"), text="ab")
+    found = replace(made, tokens=(EVIL, "b"), model=EVIL, command=EVIL)
     page = attention_page(found)
     reader = Reader(page)
     assert not reader.open
@@ -25,14 +27,14 @@ def test_a_page_holds_all_and_lets_nothing_in() -> None:
     assert len(page) < 500_000, "plotly draws nothing here"
     data = [text for tag, text in reader.texts if tag == "script" and text.startswith("{")]
     drawn = [json.loads(text) for text in data]
-    assert "".join(drawn[0]["tokens"]) == EVIL
+    assert drawn[0]["tokens"] == [EVIL, "b"]
     assert [len(block["heads"]) for block in drawn[0]["blocks"]] == [4, 4, 1]
     assert [block["keys"] for block in drawn[1]["blocks"]] == ["places"]
     assert "What have the Synthesizers learned, whatever the text?" in reader.all("h2")
 
 
 def test_the_page_of_a_fit_shows_what_its_model_looks_at() -> None:
-    looks = seen(make("sf"), text=EVIL)
+    looks = replace(seen(make("sf"), text="ab"), tokens=(EVIL, "b"))
     for given, there in ((looks.to_dict(), True), (None, False)):
         reader = Reader(fit_page(FitResult.from_dict(values() | {"looks": given})))
         assert ("What does the model look at?" in reader.all("h2")) is there
