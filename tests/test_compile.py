@@ -123,3 +123,23 @@ def test_the_real_compiler_gives_the_same(name: str) -> None:
     expected, model = train(make(name)), make(name)
     model.compile(fullgraph=True, dynamic=False)
     torch.testing.assert_close(train(model), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_synthesizer_goes_through_its_windows() -> None:
+    """Positions that grow end neither in a graph for every step nor in other numbers."""
+    pattern, made = "y[dense+vanilla,length=16]y[random,length=16]", []
+    config = small_config("transformer-xl", pattern=pattern, mem_len=8, tgt_len=8)
+    plain, compiled = (lively(pf.build(config)).train() for _ in range(2))
+
+    def count(graph: Any, inputs: Any) -> Any:
+        made.append(graph)
+        return graph
+
+    compiled.compile(backend=count)
+    tokens = torch.randint(13, (2, 96), generator=torch.Generator().manual_seed(0))
+    states: list[Any] = [None, None]
+    for piece in tokens.split(8, dim=1):
+        outs = [m(piece, s, targets=piece) for m, s in zip((plain, compiled), states, strict=True)]
+        states = [out.state for out in outs]
+        torch.testing.assert_close(outs[0].loss, outs[1].loss)
+    assert len(made) <= 4

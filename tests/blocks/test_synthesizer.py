@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from parformer.model import Model, build
 from parformer.pattern import Pattern
 from tests.conftest import (
     CountFlops,
-    lively,
     noise,
     run_block,
     run_pieces,
@@ -31,7 +29,7 @@ from tests.conftest import (
     small_model,
 )
 
-PAIRS = [*(("+".join(pair)) for pair in combinations(KINDS, 2))]
+PAIRS = [*(f"{kind}+vanilla" for kind in KINDS[:-1]), "dense+random"]
 WHOLE = [
     *(f"y[{kind}]" for kind in KINDS if kind != "vanilla"),
     *(f"y[{pair}]" for pair in PAIRS),
@@ -369,26 +367,6 @@ def test_a_length_is_the_window_unless_said() -> None:
     assert make("y", "gpt2").blocks[0].sizes.length == LENGTH
     assert make("y", "transformer-xl").blocks[0].sizes.length == 256
     assert make("y[length=31]").blocks[0].sizes.length == 31
-
-
-def test_a_compiled_training_goes_through_windows() -> None:
-    """Positions that grow end neither in a graph for every step nor in other numbers."""
-    pattern, made = "y[dense+vanilla,length=16]y[random,length=16]", []
-    config = small_config("transformer-xl", pattern=pattern, mem_len=8, tgt_len=8)
-    plain, compiled = (lively(build(config)).train() for _ in range(2))
-
-    def count(graph: Any, inputs: Any) -> Any:
-        made.append(graph)
-        return graph
-
-    compiled.compile(backend=count)
-    tokens = torch.randint(13, (2, 160), generator=torch.Generator().manual_seed(0))
-    states: list[Any] = [None, None]
-    for piece in tokens.split(8, dim=1):
-        outs = [m(piece, s, targets=piece) for m, s in zip((plain, compiled), states, strict=True)]
-        states = [out.state for out in outs]
-        assert_close(outs[0].loss, outs[1].loss)
-    assert len(made) <= 4
 
 
 @pytest.mark.parametrize(
