@@ -105,12 +105,31 @@ class BlockSpec:
         return f"{opening}{inside}{closing}{told}" + (f"x{self.times}" if self.times > 1 else "")
 
     @property
+    def kind(self) -> str:
+        """What it is without its options: a letter, or a group with its inside."""
+        return self.letter if self.inside is None else str(replace(self, options=NO_OPTIONS))
+
+    @property
     def size(self) -> int:
         """How many blocks this is: itself and all that run inside."""
         return 1 if self.inside is None else 1 + self.inside.size * self.times
 
     def __str__(self) -> str:
         return self._text
+
+
+def block_of(kind: str, options: Mapping[str, Value] = NO_OPTIONS) -> BlockSpec:
+    """A block of a kind, with these options.
+
+    >>> str(block_of("<sff>", {"width": 64})), block_of("<sff>").kind
+    ('<sff>[width=64]', '<sff>')
+    """
+    if kind[:1] not in GROUPS:
+        return BlockSpec(kind, options)
+    blocks = Pattern.parse(kind).blocks
+    if len(blocks) != 1 or blocks[0].options:
+        raise PatternError(f"{shown(kind)} is no single group without options")
+    return replace(blocks[0], options=Options(options))
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from parformer.config import ModelConfig
+from parformer.costs import cost
 from parformer.errors import ConfigError, FolderError
 from parformer.events import Preparing
 from parformer.measure import profile as profile_module
@@ -265,6 +266,25 @@ def test_a_synthesizer_is_profiled_by_its_kind_and_heads(tmp_path: Path) -> None
     )
     with pytest.raises(ConfigError, match=r"block 'y\[random\]' .*: nothing of its kind"):
         profile.latency(config.replaced(pattern="y[random]"))
+
+
+def test_bottlenecks_have_tables_by_their_inside(tmp_path: Path) -> None:
+    options = {"width": (8, 16, 32), "feed": ("shared",)}
+    blocks = tuple(BlockRange(letter=kind, options=options) for kind in ("<sf>", "<sff>"))
+    space, fake = sizes(blocks=blocks), Fake(by_parameters)
+    profile = profile_device(space, meter=fake, folder=tmp_path)
+    assert [table.letter for table in tables_of(space)] == ["ends", "<sf>", "<sff>"]
+    pattern = "<sf>[feed=shared,width=8] <sff>[feed=shared,width=32] <sff>[feed=shared,width=16]"
+    config = base(pattern=pattern, d_model=64)
+    assert profile.latency(config) == pytest.approx(fake.seconds(config), rel=1e-9)
+    with pytest.raises(ConfigError, match=r"block '<sfff>\[.*: nothing of its kind"):
+        profile.latency(base(pattern="<sfff>[feed=shared,width=16]", d_model=64))
+
+
+def by_parameters(width: int, spec: BlockSpec) -> float:
+    """A block's time that is a formula of its parameters, whatever it is."""
+    config = base(pattern=str(spec), d_model=width)
+    return 0.0 if spec.letter == "i" else 0.1 + 1e-5 * cost(config).blocks[0].cost.parameters
 
 
 def test_the_embedding_may_vary_too(tmp_path: Path) -> None:

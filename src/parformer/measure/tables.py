@@ -30,7 +30,7 @@ from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.measure.grid import Place, pick_nodes, places
 from parformer.measure.readings import Step, weights_bytes
-from parformer.pattern import BlockSpec, Pattern, Value
+from parformer.pattern import BlockSpec, Pattern, Value, block_of
 from parformer.records import Record
 
 FIELDS = ("d_model", "d_embed", "div_val")
@@ -68,6 +68,7 @@ class BlockRange:
     """A block of the search space, and the values of each of its options."""
 
     letter: str
+    """Or a bottleneck with its inside."""
     options: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     """Numbers are measured at a few of their values; words and flags at each."""
 
@@ -76,7 +77,7 @@ class BlockRange:
             if not values:
                 raise ConfigError(f"option {name!r} of block {self.letter!r} has no values")
         first = {name: values[0] for name, values in self.options.items()}
-        find_block(BlockSpec(self.letter, first))
+        find_block(block_of(self.letter, first))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +129,7 @@ class Table(Record):
         return tuple(axis[i] for axis, i in zip(self.axes, place, strict=True))
 
     def spec(self, point: Sequence[int]) -> BlockSpec:
-        return BlockSpec(
+        return block_of(
             self.letter, {**self.words, **dict(zip(self.numbers, point[1:], strict=True))}
         )
 
@@ -223,13 +224,20 @@ def stack(base: ModelConfig, width: int, spec: BlockSpec, copies: int) -> ModelC
     return base.replaced(
         pattern=Pattern([spec]) * copies,
         d_model=width,
-        n_head=spec.options["heads"] if spec.letter == "s" else ALONE["n_head"],
+        n_head=heads_beside(base, spec),
         vocab_size=16,
         embedding="plain",
         d_embed=0,
         cutoffs=(),
         div_val=1,
     )
+
+
+def heads_beside(base: ModelConfig, spec: BlockSpec) -> Value:
+    """Heads of a model around a block: its own, or those of whatever stands inside it."""
+    if spec.inside is not None:
+        return base.n_head
+    return spec.options["heads"] if spec.letter == "s" else ALONE["n_head"]
 
 
 def deep(sizes: Sizes, width: int, spec: BlockSpec) -> ModelConfig:
@@ -326,7 +334,7 @@ def _values(table: Table, config: ModelConfig, spec: BlockSpec | None) -> list[i
     for name in table.numbers:
         if name not in options and (spec.letter, name) in DEFAULTS:
             options[name] = getattr(config, DEFAULTS[spec.letter, name])
-    if table.letter != spec.letter or options.keys() != {*table.words, *table.numbers}:
+    if table.letter != spec.kind or options.keys() != {*table.words, *table.numbers}:
         return None
     if any(options[name] != value for name, value in table.words.items()):
         return None

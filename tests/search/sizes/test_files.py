@@ -23,7 +23,7 @@ def ranges(space: SearchSpace) -> dict[str, list[int]]:
     """Every range of a space, by the name that LiteTransformerSearch gives it."""
     (attention,), (feed_forward,) = space.unit
     (heads,), (inner,) = attention.options, feed_forward.options
-    assert (attention.letter, heads[0], feed_forward.letter, inner[0]) == (
+    assert (attention.kind, heads[0], feed_forward.kind, inner[0]) == (
         "s", "heads", "f", "inner",
     )  # fmt: skip
     found = {"layers": space.layers, "heads": heads[1], "inner": inner[1], **dict(space.fields)}

@@ -127,7 +127,7 @@ def test_bars_in_brackets_do_not_split(text: str, parts: list[str]) -> None:
 
 def test_a_slot_is_its_blocks_and_their_ranges() -> None:
     slot = read_slot("s [ kv_heads=1 , heads = 2|4 ] | r[full] | r[norm=pre] | f[inner=64..192/64]")
-    assert [block.letter for block in slot] == ["s", "r", "r", "f"]
+    assert [block.kind for block in slot] == ["s", "r", "r", "f"]
     assert slot[0].options == (("heads", Range((2, 4), "2|4")), ("kv_heads", Range((1,), "1")))
     assert slot[1].options == (("full", Range((True,), "True")),)
     assert slot[2].options == (("norm", Range(("pre",), "pre")),)
@@ -147,8 +147,12 @@ def test_a_slot_is_its_blocks_and_their_ranges() -> None:
         ("s | ", "unknown block ''"),
         ("z", "unknown block 'z'"),
         ("sf", "unknown block 'sf'"),
-        ("<s>", "unknown block '<s>'"),
-        ("<", "takes a pattern inside"),
+        ("<s", "unpaired '<'"),
+        ("<s>x2", "no single group"),
+        ("<s>f", "no single group"),
+        ("<", "unpaired '<'"),
+        ("<s>[with=3]", "unknown option 'with'"),
+        ("<s>[feed=both]", "unknown feed"),
         ("l[kernel=2.5]", "takes a whole number"),
         ("s[heads=2", "no closing bracket"),
         ("s[heads=2]x", "no closing bracket"),

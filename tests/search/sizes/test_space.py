@@ -49,6 +49,10 @@ TINY = {
         fields={"d_model": "64|96", "d_embed": "0|32", "div_val": "1..3"},
     ),
     "options": tiny(like="srupp-pocket", unit=["a[heads=1|2,width=32|64] | r[full]"], layers=2),
+    "bottlenecks": tiny(
+        unit=["<sf>[feed=shared,width=32|64|128] | <sf>[width=16] | <sff>[width=64..128/32] | i"],
+        layers=1,
+    ),
     "words": tiny(like="srupp-pocket", unit=["r[norm=post|off,width=8] | i"], fields={}),
     "synthesizers": tiny(
         unit=["y[heads=2|4,random+vanilla] | y[dense] | y[factored-random,rank=4|8] | i"], layers=2

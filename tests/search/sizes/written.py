@@ -25,6 +25,8 @@ def blocks_of(slot: str, width: int, ratio: float) -> list[str]:
                 values = text.split("|")
             if name == "inner":
                 values = [value for value in values if int(value) >= ratio * width]
+            if name == "width" and letter.startswith("<"):
+                values = [value for value in values if int(value) <= width]
             names.append(name)
             lists.append(values)
         for values in product(*lists):

@@ -22,7 +22,7 @@ from typing import Any, Self
 from parformer.blocks.base import find_block
 from parformer.errors import ConfigError
 from parformer.notation import shown
-from parformer.pattern import BlockSpec, Pattern, Value
+from parformer.pattern import BlockSpec, Pattern, Value, block_of
 
 MOST = 4096
 """Values that one gene may have."""
@@ -103,21 +103,34 @@ def _stretch(steps: re.Match[str], way_out: str) -> Range:
 class Ranged:
     """A block whose options are still open."""
 
-    letter: str
+    kind: str
+    """A letter, or a bottleneck with its inside."""
     options: tuple[tuple[str, Range], ...] = ()
+
+    @property
+    def letters(self) -> frozenset[str]:
+        """The letters that run, inside a bottleneck too."""
+        return frozenset(step.letter for step in Pattern([block_of(self.kind)]).steps)
 
     def fit(self, width: int, ratio: float) -> dict[str, tuple[Value, ...]]:
         """The values of every option in a model of this width."""
-        return {name: fitting(name, r, width, ratio) for name, r in self.options}
+        return {name: self.fitting(name, width, ratio) for name, _ in self.options}
+
+    def fitting(self, name: str, width: int, ratio: float) -> tuple[Value, ...]:
+        """The values of an option: bottlenecks are narrower than the model, unless it is meant."""
+        values = fitting(name, dict(self.options)[name], width, ratio)
+        if name == "width" and self.kind.startswith("<") and "wide" not in dict(self.options):
+            return tuple(value for value in values if int(value) <= width)
+        return values
 
     def draw(self, rng: Random, width: int, ratio: float) -> BlockSpec:
         fit = self.fit(width, ratio)
-        return BlockSpec(self.letter, {name: rng.choice(fit[name]) for name in fit})
+        return block_of(self.kind, {name: rng.choice(fit[name]) for name in fit})
 
     def least(self, width: int, ratio: float) -> BlockSpec:
         """The lowest value of every option."""
         fit = self.fit(width, ratio)
-        return BlockSpec(self.letter, {name: fit[name][0] for name in fit})
+        return block_of(self.kind, {name: fit[name][0] for name in fit})
 
     def count(self, width: int, ratio: float) -> int:
         return prod(map(len, self.fit(width, ratio).values()))
@@ -127,15 +140,15 @@ class Ranged:
         fit = self.fit(width, ratio)
         ends = [(v[0], v[-1]) if name == "inner" else v for name, v in fit.items()]
         for values in product(*ends):
-            yield BlockSpec(self.letter, dict(zip(fit, values, strict=True)))
+            yield block_of(self.kind, dict(zip(fit, values, strict=True)))
 
-    def has(self, letter: str, options: Mapping[str, object]) -> bool:
+    def has(self, kind: str, options: Mapping[str, object]) -> bool:
         """Whether this is about the same block and the same options, whatever their values."""
-        return letter == self.letter and options.keys() == dict(self.options).keys()
+        return kind == self.kind and options.keys() == dict(self.options).keys()
 
     def overlaps(self, other: Ranged) -> bool:
         """Whether both could be the very same block."""
-        return self.has(other.letter, dict(other.options)) and all(
+        return self.has(other.kind, dict(other.options)) and all(
             {*one.values} & {*two.values}
             for (_, one), (_, two) in zip(self.options, other.options, strict=True)
         )
@@ -144,7 +157,7 @@ class Ranged:
         options = ",".join(
             name if r.values[0] is True else f"{name}={r.text}" for name, r in self.options
         )
-        return f"{self.letter}[{options}]" if options else self.letter
+        return f"{self.kind}[{options}]" if options else self.kind
 
 
 Slot = tuple[Ranged, ...]
@@ -166,7 +179,9 @@ def read_slot(text: str) -> Slot:
 
 
 def _read_ranged(choice: str) -> Ranged:
-    letter, bracket, rest = choice.partition("[")
+    end = choice.rfind(">") + 1  # a bottleneck's inside may have options of its own
+    letter, bracket, rest = choice[end:].partition("[")
+    kind = choice[:end] + letter
     if bracket and not rest.endswith("]"):
         raise ConfigError(
             f"{shown(choice)} has no closing bracket; write it as f[inner=64..256/64]"
@@ -177,10 +192,11 @@ def _read_ranged(choice: str) -> Ranged:
         if name in options:
             raise ConfigError(f"second option {shown(name)} in {shown(choice)}; give it once")
         options[name] = read_range(values, name) if equals else Range.of(True)
-    block = Ranged(letter.strip(), tuple(sorted(options.items())))
+    kind = block_of(kind.strip()).kind
+    block = Ranged(kind, tuple(sorted(options.items())))
     # numbers stand before words, so that the ends have all types that there are
     for end in (0, -1):
-        find_block(BlockSpec(block.letter, {name: r.values[end] for name, r in block.options}))
+        find_block(block_of(kind, {name: r.values[end] for name, r in block.options}))
     return block
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
@@ -32,7 +32,7 @@ from parformer.costs import ModelCost, step_shape
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
-from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, Value
+from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, Value, block_of
 from parformer.records import Json
 from parformer.search.placement.choices import IDENTITY, MAX_CHOICES
 from parformer.search.sizes.files import read_space_table
@@ -41,7 +41,6 @@ from parformer.search.sizes.ranges import (
     Range,
     Ranged,
     Slot,
-    fitting,
     read_block,
     read_range,
     read_slot,
@@ -147,11 +146,16 @@ class SearchSpace:
         for block in self.ranged_blocks():
             for name, r in block.options:
                 for value in (r.values[0], r.values[-1]):
-                    find_block(BlockSpec(block.letter, {name: value}))
-                if not fitting(name, r, self.widths[-1], self.inner_ratio):
+                    find_block(block_of(block.kind, {name: value}))
+                if not block.fitting(name, self.widths[-1], self.inner_ratio):
                     raise ConfigError(
                         f"no {name} of {str(block)!r} is at least {self.inner_ratio:g} times "
                         f"d_model {self.widths[-1]}; widen its range or lower inner_ratio"
+                    )
+                if name == "width" and not block.fitting(name, self.widths[0], 0.0):
+                    raise ConfigError(
+                        f"no width of {str(block)!r} fits into d_model {self.widths[0]}; "
+                        "widen its range or raise d_model"
                     )
         by_width = {}
         for values in product(*(r.values for _, r in self.fields)):
@@ -178,8 +182,11 @@ class SearchSpace:
 
     @cached_property
     def mixes(self) -> bool:
-        """Whether candidates differ in which blocks they have, not just in their sizes."""
-        return any(len({block.letter for block in slot}) > 1 for slot in self.unit)
+        """Whether candidates differ in which blocks they have, not just in their sizes.
+
+        How many feed-forwards stand in a bottleneck beside its attention is a size too.
+        """
+        return any(len({block.letters for block in slot}) > 1 for slot in self.unit)
 
     @cached_property
     def size(self) -> int:
@@ -318,11 +325,11 @@ class SearchSpace:
         made = []
         for slot, *texts in zip(self.unit, one, other, strict=True):
             first, second = both = tuple(map(read_block, texts))
-            if first.letter != second.letter or first.options.keys() != second.options.keys():
+            if first.kind != second.kind or first.options.keys() != second.options.keys():
                 child = rng.choice(both)
             else:
                 options = {name: rng.choice(both).options[name] for name in first.options}
-                child = BlockSpec(first.letter, options)
+                child = replace(first, options=options)
             made.append(self._mended(slot, child, set(), fields, rng))
         return tuple(made)
 
@@ -336,7 +343,7 @@ class SearchSpace:
     ) -> str:
         """The block with some options drawn again, and whatever the width rules out."""
         options = spec.options
-        alike = [block for block in slot if block.has(spec.letter, options)]
+        alike = [block for block in slot if block.has(spec.kind, options)]
         # of several, the one that these options came from; none if two were mixed
         ranged = next(
             (b for b in alike if all(options[n] in r.values for n, r in b.options)), alike[0]
@@ -345,7 +352,7 @@ class SearchSpace:
         for name, fit in ranged.fit(fields["d_model"], self.inner_ratio).items():
             keep = name not in changed and options[name] in fit
             mended[name] = options[name] if keep else rng.choice(fit)
-        return str(BlockSpec(spec.letter, mended))
+        return str(replace(spec, options=mended))
 
     def ranged_blocks(self) -> Iterator[Ranged]:
         """Every block that may stand somewhere, once."""

@@ -131,9 +131,9 @@ def sizes_of(wanted: Wanted) -> Sizes:
         base=space.like,
         fields={name: tuple(map(int, r.values)) for name, r in space.fields},
         blocks=tuple(
-            BlockRange(letter=block.letter, options={name: r.values for name, r in block.options})
+            BlockRange(letter=block.kind, options={name: r.values for name, r in block.options})
             for block in space.ranged_blocks()
-            if block.letter != "i"
+            if block.kind != "i"
         ),
         typical_bytes=typical_bytes(wanted),
         step=wanted.step,
