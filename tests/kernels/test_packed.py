@@ -9,22 +9,23 @@ import torch
 import torch.nn.functional as F
 
 import parformer as pf
-from parformer.blocks.linear import Linear
-from parformer.kernels.packed import Packed, pack
+from parformer.blocks.linear import ACTIVATIONS, Linear, activated
+from parformer.kernels import packed as packed_module
+from parformer.kernels.packed import Packed, has_mkl, has_onednn, pack
 
-needs_mkl = pytest.mark.skipif(
-    pack(torch.randn(4, 4), rows=8) is None, reason="weights can be packed only with MKL"
+needs_packing = pytest.mark.skipif(
+    pack(torch.randn(4, 4), rows=8) is None, reason="weights are packed by MKL or oneDNN"
 )
 
 
 def spoil(packed: Packed) -> Packed:
     """The same promise over other numbers, so that using it shows."""
-    other = pack(torch.zeros(5, 3), rows=packed.rows)
+    other = pack(torch.zeros_like(packed.source), rows=packed.rows)
     assert other is not None
     return replace(packed, layout=other.layout)
 
 
-@needs_mkl
+@needs_packing
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("inputs", "outputs", "shape"), [(3, 5, (2, 4)), (16, 33, (1, 9))])
 def test_it_computes_the_same(
@@ -39,7 +40,30 @@ def test_it_computes_the_same(
         torch.testing.assert_close(linear(x.transpose(0, 1)), expected.transpose(0, 1))
 
 
-@needs_mkl
+@pytest.mark.skipif(not has_onednn(), reason="needs oneDNN")
+@pytest.mark.parametrize("intel", [False, True])
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_it_takes_non_linearities_along(
+    name: str, intel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_module, "is_intel", lambda: intel and has_mkl())
+    linear, x = Linear(16, 33), torch.randn(1, 9, 16)
+    assert linear.pack(9)
+    assert linear.packed is not None
+    assert linear.packed.onednn == (not intel or not has_mkl())
+    with torch.no_grad():
+        expected = ACTIVATIONS[name](F.linear(x, linear.weight, linear.bias))
+        torch.testing.assert_close(activated(linear, x, ACTIVATIONS[name]), expected)
+        if linear.packed.onednn:
+            linear.packed = spoil(linear.packed)
+            assert not torch.allclose(activated(linear, x, ACTIVATIONS[name]), expected)
+            handle = linear.register_forward_hook(lambda *_: None)
+            linear.packed = None
+            torch.testing.assert_close(activated(linear, x, ACTIVATIONS[name]), expected)
+            handle.remove()
+
+
+@needs_packing
 def test_it_steps_aside_for_other_rows_gradients_and_changed_weights() -> None:
     linear = Linear(3, 5)
     assert linear.pack(8)
@@ -59,7 +83,7 @@ def test_it_steps_aside_for_other_rows_gradients_and_changed_weights() -> None:
         assert is_right(x)
 
 
-@needs_mkl
+@needs_packing
 @pytest.mark.parametrize("name", ["transformer-xl-base", "gpt2-small", "llama-pocket"])
 def test_a_packed_model_gives_the_same_loss(name: str) -> None:
     adaptive = {"cutoffs": [20, 40]} if name.startswith("transformer") else {}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from parformer.kernels import half
 from parformer.kernels.activations import gelu_tanh, linear_gelu, relu
-from parformer.kernels.packed import Packed, pack
+from parformer.kernels.packed import FUSED, Packed, pack
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -180,6 +180,10 @@ class HeadLinear(nn.Module):
 
 def activated(linear: nn.Module, x: Tensor, activation: Activation) -> Tensor:
     """A non-linearity of a linear map, in one step where there is a kernel for it."""
+    if type(linear) is Linear and linear.packed is not None and activation in FUSED:
+        own = plain_weight(linear)
+        if own is not None and linear.packed.onednn and linear.packed.fits(x, own[0]):
+            return linear.packed.linear(x, *own, FUSED[activation])
     found = plain_weight(linear) if activation is gelu_tanh else None
     y = None if found is None else linear_gelu(x, *found)
     return activation(linear(x)) if y is None else y
