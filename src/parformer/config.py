@@ -122,7 +122,13 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
         """The stack that reads the source, where there is one."""
         if self.pattern.encoder is None:
             return None
-        own = {"causal": False, "mem_len": 0, "same_length": False, "drop_once": False}
+        own = {
+            "causal": False,
+            "encodes": True,
+            "mem_len": 0,
+            "same_length": False,
+            "drop_once": False,
+        }
         given = dict(self.encoder)
         known = [field.name for field in fields(StackConfig)]
         check_names(given, [n for n in known if n not in ("pattern", "family")], "encoder field")

@@ -17,8 +17,10 @@ def check_inputs(
     targets: Tensor | None,
     token_types: Tensor | None,
     padding: Tensor | None,
+    *,
+    source: bool = False,
 ) -> None:
-    """Refuse what a step cannot take."""
+    """Refuse what a step cannot take; nothing goes on after a `source`."""
     check_tokens(tokens, config.vocab_size, "tokens")
     if targets is not None:
         if config.head == "none":
@@ -31,7 +33,7 @@ def check_inputs(
         check_tokens(token_types, config.token_types, "token_types")
         check_alike("token_types", token_types, tokens)
     if padding is not None:
-        check_padding(config, tokens, padding)
+        check_padding(config, tokens, padding, source=source)
 
 
 def check_alike(what: str, given: Tensor, tokens: Tensor) -> None:
@@ -41,9 +43,12 @@ def check_alike(what: str, given: Tensor, tokens: Tensor) -> None:
         )
 
 
-def check_padding(config: ModelConfig, tokens: Tensor, padding: Tensor) -> None:
-    recurrent = [letter for letter in "ra" if config.pattern.count(letter)]
-    if recurrent:
+def check_padding(
+    config: ModelConfig, tokens: Tensor, padding: Tensor, *, source: bool = False
+) -> None:
+    pattern = config.pattern.encoder if source else config.pattern
+    recurrent = [letter for letter in "ra" if pattern is not None and pattern.count(letter)]
+    if recurrent and not (source and is_last(padding)):
         raise InputError(
             f"padding of shape {tuple(padding.shape)}, but a recurrence ({recurrent[0]} in "
             f"{str(config.pattern)!r}) reads every place; put what does not count last and leave "
@@ -54,6 +59,11 @@ def check_padding(config: ModelConfig, tokens: Tensor, padding: Tensor) -> None:
             f"padding must be torch.bool with the shape of tokens {tuple(tokens.shape)}, "
             f"got {padding.dtype} of shape {tuple(padding.shape)}"
         )
+
+
+def is_last(padding: Tensor) -> bool:
+    """Whether what does not count stands after all that does."""
+    return not bool((padding[:, 1:] & ~padding[:, :-1]).any())
 
 
 def check_state(config: ModelConfig, state: State, batch: int, *, training: bool) -> None:

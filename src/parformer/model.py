@@ -211,9 +211,9 @@ class Model(Stack):
         """What an encoder makes of a source (batch, source), to be read from many times."""
         if self.encoder is None:
             raise InputError("this model has no encoder, so it reads no source; leave it out")
-        check_inputs(self.config.source_words, source, None, None, padding)
         if padding is None and self.config.pad >= 0:
             padding = source != self.config.pad
+        check_inputs(self.config.source_words, source, None, None, padding, source=True)
         before = (None,) * len(self.encoder.blocks)
         inner = None if taps is None else taps.at("encoder")
         context = Context(memory=0, padding=padding, tokens=source, taps=inner)

@@ -69,6 +69,9 @@ class StackConfig:
     causal: bool = FAMILY
     """Whether a token sees only what came before it."""
 
+    encodes: bool = False
+    """Whether this stack reads a source for another; a model says so of its encoder."""
+
     norm: Literal["pre", "post"] = FAMILY
     """Normalise what a block reads, or what the residual sum gives."""
     norm_type: Literal["layer", "rms", "affine"] = FAMILY

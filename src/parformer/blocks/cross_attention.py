@@ -41,6 +41,10 @@ class SourceMemory(BlockState):
     def trainable(self) -> bool:
         return False
 
+    def detached(self) -> SourceMemory:
+        """The same with no gradient behind it."""
+        return SourceMemory(self.kv_bgsk.detach(), self.present_bs)
+
     @property
     def length(self) -> int:
         return 0  # of no token of this text

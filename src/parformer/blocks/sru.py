@@ -176,7 +176,8 @@ def recurrence_cost(config: StackConfig, inside: int, shape: Shape) -> Cost:
 
 
 def refuse_both_sides(config: StackConfig) -> None:
-    if not config.causal:
+    """Only an encoder may see both sides: its attention does, and its recurrence reads onward."""
+    if not config.causal and not config.encodes:
         raise ConfigError(
             f"a recurrence (r or a) reads from the past on, but this model (family "
             f"{config.family!r}, causal=false) sees both sides; take a causal family such as "

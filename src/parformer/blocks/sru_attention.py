@@ -13,6 +13,7 @@ positions: the recurrence tells where a token stands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -33,12 +34,14 @@ from parformer.blocks.base import (
     make_norm,
     norm_parameters,
 )
+from parformer.blocks.cross_attention import SourceMemory
 from parformer.blocks.linear import Linear
 from parformer.blocks.memory import InputMemory, KeyValueMemory, append, keep_inputs
+from parformer.blocks.places import make_mask
 from parformer.blocks.sru import Recurrent, inside_width, norm_place, recurrence_cost
 from parformer.blocks.state import BlockState
 from parformer.blocks.taps import attend_openly
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, InputError
 from parformer.kernels.attention import attend, usable
 from parformer.parts import StackConfig
 from parformer.pattern import BlockSpec
@@ -62,6 +65,8 @@ class AttentiveKeys(BlockState):
 
     cell_bd: Tensor
     past: KeyValueMemory
+    source: SourceMemory | None = None
+    """Keys and values of the source, for `a[source]`."""
 
     @property
     def trainable(self) -> bool:
@@ -72,24 +77,29 @@ class AttentiveKeys(BlockState):
         return self.past.length
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"cell_bd": self.cell_bd, **self.past.tensors()}
+        read = {} if self.source is None else self.source.tensors()
+        known = {f"source_{name}": tensor for name, tensor in read.items()}
+        return {"cell_bd": self.cell_bd, **self.past.tensors(), **known}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Self:
-        return cls(tensors["cell_bd"], KeyValueMemory.of(tensors))
+        known = {n.removeprefix("source_"): t for n, t in tensors.items() if n.startswith("source")}
+        read = SourceMemory.of(known) if known else None
+        return cls(tensors["cell_bd"], KeyValueMemory.of(tensors), read)
 
 
 @block("a")
 class SRUAttention(Recurrent):
     """A token asks the past before it mixes into the cell."""
 
-    options = {"heads": int, "width": int, "norm": str, "qkv": bool}  # noqa: RUF012
+    options = {"heads": int, "width": int, "norm": str, "qkv": bool, "source": bool}  # noqa: RUF012
     training_state = AttentiveMemory
 
     def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         inside, heads, place = attention_sizes(config, spec.options)
         super().__init__(config, inside)
         self.heads, self.place = heads, place
+        self.causal, self.reads_source = config.causal, "source" in spec.options
         self.width, self.stream = inside // heads, config.d_model
         self.reach = config.reach
         self.dropatt = config.dropatt
@@ -110,6 +120,8 @@ class SRUAttention(Recurrent):
         elif state is not None and state.inputs_bmd is not None:
             past = InputMemory(state.inputs_bmd)
         after: AttentiveMemory | AttentiveKeys
+        if self.reads_source or not self.causal:
+            return self._beside(x_btd, state, past, context)
         if self.training and (context.memory > 0 or past is not None):
             assert not isinstance(past, KeyValueMemory)  # Model refuses such a state
             z_btp, seen_btp, inputs = self._with_inputs(x_btd, past, context)
@@ -120,6 +132,64 @@ class SRUAttention(Recurrent):
             y_btd, last_bd = self._after(x_btd, z_btp, seen_btp, cell_bd)
             after = AttentiveMemory(last_bd) if keys is None else AttentiveKeys(last_bd, keys)
         return y_btd, after
+
+    def _beside(
+        self,
+        x_btd: Tensor,
+        state: BlockState | None,
+        past: InputMemory | KeyValueMemory | None,
+        context: Context,
+    ) -> tuple[Tensor, BlockState | None]:
+        """For translation: an encoder, or a decoder that looks at the source before its text."""
+        assert not isinstance(past, InputMemory)  # nobody carries inputs from pair to pair
+        read = self._source_keys(state, context)
+        z_btp = self.project(x_btd)
+        read_btp = self._read(z_btp)
+        kv_bgtk = self._heads(self.key_value(read_btp))
+        kept = None
+        if self.causal and not self.training:
+            kv_bgtk, kept = append(past, kv_bgtk, context.memory, None)
+        q_bhtk = self._heads(self._ask(read_btp))
+        mask = make_mask(
+            q_bhtk.shape[2],
+            kv_bgtk.shape[2],
+            q_bhtk,
+            causal=self.causal,
+            reach=self.reach,
+            padding=context.padding,
+        )
+        if read is not None:
+            mask = beside_source(mask, read, q_bhtk, kv_bgtk.shape[2])
+            k_bhnk, v_bhnk = (
+                torch.cat(both, dim=2)
+                for both in zip(read.kv_bgsk.chunk(2, 1), kv_bgtk.chunk(2, 1), strict=True)
+            )
+        else:
+            k_bhnk, v_bhnk = kv_bgtk.chunk(2, dim=1)
+        dropout = self.dropatt if self.training else 0.0
+        if context.shows_weights:
+            scaled_bhtk = q_bhtk / self.width**0.5
+            seen_bhtk = attend_openly(scaled_bhtk, k_bhnk, v_bhnk, mask, dropout, context.taps)
+        else:
+            seen_bhtk = F.scaled_dot_product_attention(
+                q_bhtk, k_bhnk, v_bhnk, attn_mask=mask, dropout_p=dropout
+            )
+        cell_bd = state.cell_bd if isinstance(state, AttentiveMemory | AttentiveKeys) else None
+        y_btd, last_bd = self._after(x_btd, z_btp, seen_bhtk.transpose(1, 2).flatten(2), cell_bd)
+        if kept is None:
+            return y_btd, AttentiveMemory(last_bd) if self.causal else None
+        return y_btd, AttentiveKeys(last_bd, kept, None if read is None else read.detached())
+
+    def _source_keys(self, state: BlockState | None, context: Context) -> SourceMemory | None:
+        """Keys and values of the source, by the maps that the block's own text goes through."""
+        if not self.reads_source:
+            return None
+        if context.source is not None:
+            read_bsp = self._read(self.project(context.source.vectors_bsd))
+            return SourceMemory(self._heads(self.key_value(read_bsp)), context.source.padding)
+        if not isinstance(state, AttentiveKeys) or state.source is None:
+            raise InputError("a decoder needs its source; give it with the first tokens")
+        return state.source
 
     def _with_inputs(
         self, x_btd: Tensor, past: InputMemory | None, context: Context
@@ -227,6 +297,8 @@ class SRUAttention(Recurrent):
         price = recurrence_cost(config, inside, shape)
         if "qkv" in spec.options:
             price += linear_cost(inside, inside, batch * time, bias=False)
+        if "source" in spec.options:
+            price += source_cost(d, inside, shape)
         norm = 0 if place == "off" else norm_parameters(config, inside)
         return (
             price
@@ -234,6 +306,30 @@ class SRUAttention(Recurrent):
             + Cost(1 + norm, products, products)
             + Cost(state_bytes_per_token=row, state_bytes=row * batch * shape.memory)
         )
+
+
+def source_cost(width: int, inside: int, shape: Shape) -> Cost:
+    """What a source costs beside the text: its keys once, and being looked at by every token."""
+    rows = shape.batch * shape.source
+    keys = linear_cost(width, inside, rows, bias=False)
+    keys += linear_cost(inside, 2 * inside, rows, bias=False)
+    products = 2 * 2 * shape.batch * shape.tgt_len * shape.source * inside
+    return Cost(0, keys.flops + products, products, state_bytes=BYTES * 2 * inside * rows)
+
+
+def beside_source(
+    mask: Tensor | None, read: SourceMemory, like: Tensor, keys: int
+) -> Tensor | None:
+    """A mask of a text's own keys, made wider by those of its source, which all tokens see."""
+    if mask is None and read.present_bs is None:
+        return None
+    batch, _, time, _ = like.shape
+    sizes = (batch, 1, time)
+    own = like.new_zeros(*sizes, keys) if mask is None else mask.expand(*sizes, keys)
+    seen = like.new_zeros(*sizes, read.kv_bgsk.shape[2])
+    if read.present_bs is not None:
+        seen = seen.masked_fill(~read.present_bs[:, None, None], -math.inf)
+    return torch.cat((seen, own), dim=-1)
 
 
 def attention_sizes(config: StackConfig, options: Options) -> tuple[int, int, str]:

@@ -25,6 +25,7 @@ from parformer.blocks.base import (
     Context,
     Cost,
     Shape,
+    Source,
     find_block,
     make_norm,
     norm_parameters,
@@ -133,10 +134,12 @@ class Stack(nn.Module):
         *,
         padding: Tensor | None = None,
         taps: Taps | None = None,
+        source: Source | None = None,
     ) -> tuple[Tensor, StackState]:
         """What the stack gives for x (batch, time, width), and what to go on from.
 
-        `padding` (batch, remembered places and time) is true where there is something.
+        `padding` (batch, remembered places and time) is true where there is something. `source`
+        comes with the first vectors, where blocks look at one.
         """
         if self.config.numbered:
             raise ConfigError(
@@ -146,7 +149,7 @@ class Stack(nn.Module):
             )
         state = self.initial_state() if state is None else state
         self._check(x_btd, state)
-        context = Context(state.memory, state.position, padding, taps=taps)
+        context = Context(state.memory, state.position, padding, source, taps=taps)
         x_btd, after = self.run(x_btd, state.blocks, context)
         return x_btd, StackState(state.memory, state.position + x_btd.shape[1], after)
 

@@ -20,6 +20,9 @@ from parformer.convert.llama import from_llama as from_llama
 from parformer.convert.mobilebert import from_mobilebert as from_mobilebert
 from parformer.convert.sru import SRU_FIELDS as SRU_FIELDS
 from parformer.convert.sru import from_sru as from_sru
+from parformer.convert.srupp_translation import (
+    from_srupp_translation as from_srupp_translation,
+)
 from parformer.convert.synthesizer import from_synthesizer as from_synthesizer
 from parformer.convert.transformer_xl import from_transformer_xl as from_transformer_xl
 from parformer.convert.translation import from_translation as from_translation
