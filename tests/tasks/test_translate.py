@@ -116,6 +116,22 @@ def test_the_loss_is_that_of_every_token_alone(pairs: Path, run: Path) -> None:
     torch.testing.assert_close(task.loss(model, batch, None).total, torch.cat(every).mean())
 
 
+def test_srupp_and_lite_transformers_are_trained_alike(pairs: Path, tmp_path: Path) -> None:
+    """What is left open is decided too: precision is tried on a decoder that has no source."""
+    sizes = {"model.d_model": 32, "model.d_inner": 32, "data.corpus": str(pairs)}
+    data = {"data.tokenizer": "character", "data.vocab_size": 0, "data.pair": "de-en"}
+    short = {"train.steps": 2, "train.batch_tokens": 200, "train.kernels": "plain"}
+    for name, more in (
+        ("srupp-pocket-translation", {"model.d_embed": 16, "model.d_attention": 8}),
+        ("lite-pocket-translation", {"model.n_head": 2}),
+    ):
+        asked = read_recipe(name, {**sizes, **data, **short, **more})
+        outcome = train_model(asked, tmp_path / name)
+        assert outcome.result is not None
+        assert outcome.result.loss_on("test") < 10
+        assert len(pf.generate(model=tmp_path / name, sources=("ein Hund",), beam=2)) == 1
+
+
 def test_a_model_learns_to_translate_words(pairs: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"train__steps": 150, "train__batch_tokens": 600}
     changes |= {"model__dropout": 0.0, "model__d_model": 48, "train__warmup": 30}

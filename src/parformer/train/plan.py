@@ -205,8 +205,11 @@ def find_precision(recipe: Recipe, workers: Workers, notice: Notice) -> str:
 
 def shortened(config: ModelConfig) -> ModelConfig:
     """The first blocks of a model and a part of its vocabulary: the same kind of work, less."""
-    # a decoder by itself has no source to look at
-    pattern = Pattern(tuple(spec for spec in config.pattern.blocks if spec.letter != "c")[:4])
+    blocks = config.pattern.blocks
+    if config.pattern.encoder is not None:  # a decoder by itself has no source to look at
+        own = [spec for spec in blocks if spec.letter != "c" and "source" not in spec.options]
+        blocks = tuple(own) or config.pattern.encoder.blocks
+    pattern = Pattern(blocks[:4])
     size = min(config.vocab_size, 4096)
     cutoffs = tuple(cut for cut in config.cutoffs if cut < size)
     alone: dict[str, object] = {"encoder": (), "source_vocab": 0, "pad": -1, "start": -1, "end": -1}
