@@ -68,6 +68,7 @@ OTHER: dict[str, Any] = {
     "train.compile": "on",
     "search.layers": 5,
     "search.choices": "sf",
+    "search.by": "trials",
     "search.mode": "sampled",
     "search.warmup": 0.1,
     "search.share": 0.3,
