@@ -83,7 +83,13 @@ class TheirPar(nn.Module):
                 if isinstance(block, BertAttention):
                     qkv = [parts[f"self.{name}.{kind}"] for name in ("query", "key", "value")]
                     ours[f"blocks.{i}.qkv.{kind}"] = torch.cat(qkv)
-        par = pf.preset("par-bert-base", pattern=letters_of(self), pooler=False)
+        sizes = {
+            "vocab_size": config.vocab_size,
+            "d_model": config.hidden_size,
+            "n_head": config.num_attention_heads,
+            "d_inner": config.intermediate_size,
+        }
+        par = pf.preset("par-bert-base", pattern=letters_of(self), pooler=False, **sizes)
         return pf.model.build_from(par, {name: weight.detach() for name, weight in ours.items()})
 
 

@@ -67,6 +67,36 @@ def test_training_compares_models_with_the_same_losses(
     assert curves[0][-1] < curves[0][0] - 0.05
 
 
+SMALL = {
+    "BERT Base": {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 17},
+    "DistilBERT": {"dim": 12, "n_heads": 3, "hidden_dim": 17},
+    "ALBERT Base": {"hidden_size": 12, "num_attention_heads": 3, "embedding_size": 5},
+    "MobileBERT": {"hidden_size": 12, "intra_bottleneck_size": 8, "num_attention_heads": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [*((name, name) for name in SMALL), ("PAR BERT Base", "BERT Base"),
+     ("MobileBERT Tiny", "MobileBERT")],
+)  # fmt: skip
+def test_the_lecture_compares_models_with_the_same_hidden_states(
+    name: str, like: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(FOLDER)
+    lecture = load("lecture", monkeypatch)
+    tokens = lecture.some_tokens(9) % 50
+    theirs, ours = lecture.MODELS[name](2, vocab_size=50, **SMALL[like])
+    lecture.same(theirs, ours, tokens)
+    lecture.same(lecture.with_sdpa(theirs), ours, tokens)
+    with torch.no_grad():
+        for parameter in ours.blocks.parameters():
+            parameter.mul_(1.5)
+    with pytest.raises(AssertionError):
+        lecture.same(theirs, ours, tokens)
+
+
 @pytest.mark.parametrize("carry", [False, True])
 def test_recurrence_compares_stacks_with_the_same_outputs_and_gradients(
     carry: bool, monkeypatch: pytest.MonkeyPatch
