@@ -95,18 +95,14 @@ class Model(Stack):
         `taps` hear what the blocks do; where a window slides, of all of its tokens.
         """
         check_inputs(self.config, tokens, targets, token_types, padding)
-        if state is None:
-            state = self.initial_state(tokens.shape[0])
-        else:
-            check_state(self.config, state, tokens.shape[0], training=self.training)
+        state = self._begun(state, tokens.shape[0])
         if isinstance(source, Tensor):
             source = self.encode(source, source_padding, taps=taps)
         fresh = tokens.shape[1]
         window = tokens
         present = all_present(state, tokens, padding)
-        hints, recent = None, None
-        if self.prior is not None:
-            hints, recent = self.prior(tokens, state.recent_bk, part)
+        known = None if self.prior is None else self.prior(tokens, state.recent_bk, part)
+        hints, recent = known or (None, None)
         if self.config.numbered:
             state, tokens, window = self._slide(state, tokens)
         if self._compiled is not None and self.config.positions == "relative":
@@ -138,6 +134,13 @@ class Model(Stack):
         else:
             loss, losses_bt = self._losses(x_btd, targets, hints)
         return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled, pair_logits=pairs)
+
+    def _begun(self, state: State | None, batch: int) -> State:
+        """A state that fits, or the one before the first token."""
+        if state is None:
+            return self.initial_state(batch)
+        check_state(self.config, state, batch, training=self.training)
+        return state
 
     def _after(
         self,

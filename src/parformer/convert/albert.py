@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, activation, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, activation, whole
 from parformer.errors import ConfigError
 from parformer.fields import need_at_least
 from parformer.model import Model, build_from
@@ -17,7 +16,7 @@ from parformer.model import Model, build_from
 WORDS = "embeddings.word_embeddings.weight"
 
 
-def from_albert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+def from_albert(weights: Mapping[str, Tensor], config: Foreign) -> Model:
     """ALBERT (`AlbertModel` with or without pooler, `AlbertForMaskedLM`, `AlbertForPreTraining`).
 
     Layers of one group become `{sf}x12`; a group that is used once is just its blocks.
@@ -88,7 +87,7 @@ def layer(source: Checkpoint, theirs: str, attend: str, feed: str) -> dict[str, 
     return got | source.linear(f"{theirs}.full_layer_layer_norm", f"{feed}.norm")
 
 
-def group_uses(config: Mapping[str, Any]) -> list[int]:
+def group_uses(config: Foreign) -> list[int]:
     """How many layers use each group, in order.
 
     >>> group_uses({"num_hidden_layers": 7, "num_hidden_groups": 3, "inner_group_num": 1})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from parformer.errors import ConfigError, InputError
+
+Foreign: TypeAlias = Mapping[str, Any]
+"""A configuration as its own JSON has it."""
 
 ACTIVATION_NAMES = {
     "relu": "relu",

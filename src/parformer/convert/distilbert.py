@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, activation, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, activation, whole
 from parformer.model import Model, build_from
 
 WORDS = "embeddings.word_embeddings.weight"
 
 
-def from_distilbert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+def from_distilbert(weights: Mapping[str, Tensor], config: Foreign) -> Model:
     """DistilBERT (`DistilBertModel` or `DistilBertForMaskedLM`)."""
     layers = whole(config, "n_layers")
     source = Checkpoint(weights, "distilbert.")

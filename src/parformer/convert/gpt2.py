@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, activation, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, activation, whole
 from parformer.errors import ConfigError
 from parformer.model import Model, build_from
 
 
-def from_gpt2(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+def from_gpt2(weights: Mapping[str, Tensor], config: Foreign) -> Model:
     """GPT-2 (`GPT2LMHeadModel` or `GPT2Model`)."""
     layers, width = whole(config, "n_layer"), whole(config, "n_embd")
     for flag in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
-from parformer.convert.checkpoint import activation
+from parformer.convert.checkpoint import Foreign, activation
 from parformer.convert.mobilebert import convert
 from parformer.errors import ConfigError
 from parformer.model import Model
@@ -17,7 +16,7 @@ MASKS = {"-inf": 0.0, SOFT: -6.0}
 """What `mask` of a configuration may say, and what a place without a token scores then."""
 
 
-def from_ib_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+def from_ib_bert(weights: Mapping[str, Tensor], config: Foreign) -> Model:
     """IB-BERT, under the names that Hugging Face gives to MobileBERT's weights.
 
     Hugging Face cannot build it, so there are none of its checkpoints; `gelu` is the tanh form, as

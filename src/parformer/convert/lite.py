@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parformer.blocks.stack import Stack
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, activation, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, activation, whole
 from parformer.convert.translator import Translator
 from parformer.errors import ConfigError
 from parformer.fields import check_names
@@ -36,7 +36,7 @@ BRANCHES = {"attn": "attend", "dynamic": "dynamic", "lightweight": "light"}
 """Kinds of branches, theirs and ours."""
 
 
-def from_lite_stack(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Stack:
+def from_lite_stack(weights: Mapping[str, Tensor], config: Foreign) -> Stack:
     """A stack of Lite Transformer's layers, which has no embedding and no head.
 
     `config` names the fields in `LITE_FIELDS`. The stack maps (batch, time, width) and a state to
@@ -72,7 +72,7 @@ def from_lite_stack(weights: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return refill(outline, got)
 
 
-def from_lite_transformer(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Translator:
+def from_lite_transformer(weights: Mapping[str, Tensor], config: Foreign) -> Translator:
     """Lite Transformer for translation (`transformer_multibranch_v2`), encoder and decoder.
 
     Places of a source that hold no token count in its convolutions as they do in the released
@@ -117,7 +117,7 @@ def from_lite_transformer(weights: Mapping[str, Tensor], config: Mapping[str, An
     return Translator(build_from(ours, got), start=end, end=end, pad=1)
 
 
-def lite_side(config: Mapping[str, Any], side: str) -> tuple[str, dict[str, Any]]:
+def lite_side(config: Foreign, side: str) -> tuple[str, dict[str, Any]]:
     """The pattern of the encoder or the decoder, and what its stack is told."""
     branches, kernels = config.get(f"{side}_branch_type"), config.get(f"{side}_kernel_size_list")
     count, gated = whole(config, f"{side}_layers"), bool(config.get(f"{side}_glu", False))
@@ -136,7 +136,7 @@ def lite_side(config: Mapping[str, Any], side: str) -> tuple[str, dict[str, Any]
     }
 
 
-def refuse_other_taps(config: Mapping[str, Any]) -> None:
+def refuse_other_taps(config: Foreign) -> None:
     for name in ("weight_softmax", "conv_linear"):
         if not config.get(name, True):
             raise ConfigError(f"{name}=false is not supported; every released model has it true")

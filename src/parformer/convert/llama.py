@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, activation, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, activation, whole
 from parformer.errors import ConfigError
 from parformer.model import Model, build_from
 
 
-def from_llama(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+def from_llama(weights: Mapping[str, Tensor], config: Foreign) -> Model:
     """Llama (`LlamaForCausalLM`), with plain rotary positions."""
     layers, heads = whole(config, "num_hidden_layers"), whole(config, "num_attention_heads")
-    rotary = config.get("rope_parameters") or {}
+    rotary: Foreign = config.get("rope_parameters") or {}
     if config.get("rope_scaling") or rotary.get("rope_type", "default") != "default":
         scaling = config.get("rope_scaling") or rotary
         raise ConfigError(f"rotary scaling {scaling!r} is not supported; only plain positions are")

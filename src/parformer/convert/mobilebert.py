@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, activation, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, activation, whole
 from parformer.errors import ConfigError
 from parformer.fields import need_at_least
 from parformer.model import Model, build_from
@@ -19,7 +19,7 @@ THEIR_EPS = 1e-5
 """What Hugging Face's layer norms have in two places, whatever the configuration says."""
 
 
-def from_mobilebert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+def from_mobilebert(weights: Mapping[str, Tensor], config: Foreign) -> Model:
     """MobileBERT (`MobileBertModel`, `MobileBertForMaskedLM`, `MobileBertForPreTraining`).
 
     Like the released code, the embedding reads padding as a neighbour: `trigrams="all"`.
@@ -33,7 +33,7 @@ def from_mobilebert(weights: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return convert(weights, config, activation=activation(config.get("hidden_act", "relu")))
 
 
-def convert(weights: Mapping[str, Tensor], config: Mapping[str, Any], **conventions: Any) -> Model:
+def convert(weights: Mapping[str, Tensor], config: Foreign, **conventions: Any) -> Model:
     """Any model of MobileBERT's names; `conventions` are fields that codes do not agree about."""
     source = Checkpoint(weights, "mobilebert.")
     ours = ModelConfig(**model_fields(source, config) | conventions)
@@ -59,7 +59,7 @@ def convert(weights: Mapping[str, Tensor], config: Mapping[str, Any], **conventi
     return build_from(ours, got)
 
 
-def model_fields(source: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
+def model_fields(source: Checkpoint, config: Foreign) -> dict[str, Any]:
     """What a configuration says of the model."""
     kind = config.get("normalization_type", "no_norm")
     if kind not in NORMS:
@@ -89,7 +89,7 @@ def model_fields(source: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def pattern(config: Mapping[str, Any]) -> str:
+def pattern(config: Foreign) -> str:
     """The layers, and who feeds their attention."""
     layers, feeds = whole(config, "num_hidden_layers"), whole(config, "num_feedforward_networks")
     for name in ("num_hidden_layers", "num_feedforward_networks"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from parformer.blocks.stack import Stack
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, whole
 from parformer.errors import ConfigError, InputError
 from parformer.fields import check_names, need_at_least
 from parformer.model import refill
@@ -30,7 +29,7 @@ SRU_FIELDS = {
 """What `from_sru` reads of a configuration, and what the package calls it."""
 
 
-def from_sru(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Stack:
+def from_sru(weights: Mapping[str, Tensor], config: Foreign) -> Stack:
     """SRU++ (`SRUpp` of the package sru), which has no embedding and no head.
 
     `config` names the fields in `SRU_FIELDS`. The stack maps (batch, time, width) and a state

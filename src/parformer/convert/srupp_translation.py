@@ -6,7 +6,6 @@ Its decoder has no cross-attention: the source stands before the text that atten
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from parformer.blocks.base import Source
 from parformer.blocks.linear import Linear
 from parformer.blocks.stack import Stack
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, whole
 from parformer.convert.sru import by_kind
 from parformer.errors import ConfigError
 from parformer.model import refill
@@ -47,9 +46,7 @@ class VectorTranslator(nn.Module):
         return y_btd
 
 
-def from_srupp_translation(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> VectorTranslator:
+def from_srupp_translation(weights: Mapping[str, Tensor], config: Foreign) -> VectorTranslator:
     """Two `SRUpp` of the package sru, encoder and decoder, of vectors (batch, time, embedding)."""
     if config.get("bidirectional_encoder"):
         raise ConfigError("bidirectional_encoder=true is not supported; it must read onward alone")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from parformer.blocks.stack import Stack
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, whole
 from parformer.fields import check_names
 from parformer.model import refill
 
@@ -30,7 +29,7 @@ SYNTHESIZER_FIELDS = ("d_model", "heads", "d_head", "length", "causal", "a", "b"
 """What `from_synthesizer` reads of a configuration; the rest is about how it was run."""
 
 
-def from_synthesizer(weights: Mapping[str, Tensor], config: Mapping[str, Any], mode: str) -> Stack:
+def from_synthesizer(weights: Mapping[str, Tensor], config: Foreign, mode: str) -> Stack:
     """One layer as its authors released it, without norm and residual sum, as a stack of one block.
 
     The stack maps (batch, time, width) to outputs and a state; `padding` hides places. Matrices of
@@ -79,7 +78,7 @@ def mesh_weights(source: Checkpoint, block: str, mode: str) -> dict[str, Tensor]
     return got
 
 
-def stack_config(source: Checkpoint, config: Mapping[str, Any], mode: str) -> ModelConfig:
+def stack_config(source: Checkpoint, config: Foreign, mode: str) -> ModelConfig:
     """A stack of that one block; its table is as long as the weights are."""
     options = f"{MODES[mode]},bare,released"
     length = whole(config, "length")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, whole
 from parformer.errors import ConfigError
 from parformer.model import Model, build_from
 
 
-def from_transformer_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Model:
+def from_transformer_xl(weights: Mapping[str, Tensor], config: Foreign) -> Model:
     """Transformer-XL (`TransfoXLLMHeadModel`), with its adaptive embedding and head."""
     layers, vocab_size = whole(config, "n_layer"), whole(config, "vocab_size")
     given = config.get("cutoffs", [])

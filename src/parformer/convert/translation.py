@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.checkpoint import Checkpoint, whole
+from parformer.convert.checkpoint import Checkpoint, Foreign, whole
 from parformer.convert.translator import Translator
 from parformer.model import build_from
 
 
-def from_translation(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Translator:
+def from_translation(weights: Mapping[str, Tensor], config: Foreign) -> Translator:
     """The `Seq2Seq` of imitkd, made of Transformers, the baseline of SRU++'s translation models."""
     encoder, decoder = whole(config, "encoder_layers"), whole(config, "decoder_layers")
     width, tied = whole(config, "d"), bool(config.get("tied", True))

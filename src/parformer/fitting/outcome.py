@@ -83,13 +83,11 @@ def conclude(fit: Running, *, command: str) -> FitResult:
     about = about_final(fit, final, taken) if final and taken else None
     text, unit = progress.found(TextFacts), Unit.of(request.tokenizer)
     counted = None if about is None else beside_counting(fit, about, unit)
-    finished = progress.has(Winner.PHASE)
+    finished, held = progress.has(Winner.PHASE), held_against(fit, taken)
     base = rows[0] if rows else None
-    held = held_against(fit, taken) if taken else None
     verdict = judge(base, taken, limits, counted, held=held, finished=finished)
     # what learned nothing is nobody's choice, though it lies there to be looked at
     chosen = None if verdict.kind == "nothing learned" else taken
-    profiled = progress.found(Profiled)
     return FitResult(
         run=str(fit.path),
         corpus=request.corpus,
@@ -114,7 +112,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         samples=tuple(samples_of(fit, final)) if final else (),
         search=None,
         pareto=SizesSeen.of(finalists.pictures) if finalists else None,
-        profile=about_profile(fit, profiled) if profiled else None,
+        profile=about_profile(fit),
         energy=estimate(
             progress.spent,
             cores=describe_device().cores,
@@ -193,10 +191,12 @@ def against(fit: Running, name: str, rival: str = BASELINE) -> Compared | None:
     return compare(losses[0], losses[1], margin=fit.request.margin)
 
 
-def held_against(fit: Running, chosen: ModelFacts) -> Held | None:
+def held_against(fit: Running, chosen: ModelFacts | None) -> Held | None:
     """The chosen model beside the plain Transformer that one would take instead."""
     contest = fit.progress.found(Contest)
-    if contest is None or chosen.name in (BASELINE, contest.rival) or chosen.name != contest.best:
+    if contest is None or chosen is None:
+        return None
+    if chosen.name in (BASELINE, contest.rival) or chosen.name != contest.best:
         return None
     timed, in_time = contest.equal_time, None
     own = contest.models[chosen.name].segments
@@ -288,8 +288,9 @@ def searched(fit: Running) -> TrialsResult | None:
         return None
 
 
-def about_profile(fit: Running, found: Profiled) -> ProfileFacts | None:
-    if found.profile is None:
+def about_profile(fit: Running) -> ProfileFacts | None:
+    found = fit.progress.found(Profiled)
+    if found is None or found.profile is None:
         return None
     return ProfileFacts(fit.progress.seconds(Profiled.PHASE), found.median_error, found.p90_error)
 
