@@ -78,7 +78,8 @@ def test_published_models_have_the_published_number_of_parameters(name: str) -> 
 
 def test_every_preset_is_checked_here() -> None:
     ours = {n for n in presets() if "lite" in n or "translation" in n or "adaptive-input" in n}
-    assert ours == {*PUBLISHED, *POCKETS}
+    others = {n for n in presets() if "srupp" in n or n == "transformer-translation-iwslt"}
+    assert ours - others == {*PUBLISHED, *POCKETS}  # the others: convert/test_srupp_translation.py
 
 
 @pytest.mark.parametrize("name", MULTIPLY_ADDS)
