@@ -98,8 +98,7 @@ class Model(Stack):
         state = self._begun(state, tokens.shape[0])
         if isinstance(source, Tensor):
             source = self.encode(source, source_padding, taps=taps)
-        fresh = tokens.shape[1]
-        window = tokens
+        fresh, window = tokens.shape[1], tokens
         present = all_present(state, tokens, padding)
         known = None if self.prior is None else self.prior(tokens, state.recent_bk, part)
         hints, recent = known or (None, None)
@@ -137,10 +136,9 @@ class Model(Stack):
 
     def _begun(self, state: State | None, batch: int) -> State:
         """A state that fits, or the one before the first token."""
-        if state is None:
-            return self.initial_state(batch)
-        check_state(self.config, state, batch, training=self.training)
-        return state
+        if state is not None:
+            check_state(self.config, state, batch, training=self.training)
+        return self.initial_state(batch) if state is None else state
 
     def _after(
         self,
