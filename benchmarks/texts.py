@@ -97,8 +97,7 @@ def log(_: Path) -> bytes:
                 found.append((kept.st_mtime, str(path), kept.st_size, kept.st_uid, kept.st_mode))
     stamp = "%Y-%m-%dT%H:%M:%S"
     lines = [
-        f"{datetime.fromtimestamp(at, UTC):{stamp}} INFO uid={uid} mode={mode:o} "
-        f"size={size} {path}"
+        f"{datetime.fromtimestamp(at, UTC):{stamp}} INFO uid={uid} mode={mode:o} size={size} {path}"
         for at, path, size, uid, mode in sorted(found)
     ]
     return "\n".join(lines).encode("utf-8", "replace")

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parformer.blocks.base import Cost, Shape, linear_cost, make_norm, norm_parameters
+from parformer.blocks.coded import CodedLinear
 from parformer.config import ModelConfig
 from parformer.errors import InputError
 
@@ -38,6 +39,8 @@ class SingleTable(WordEmbedding):
         self.tables = nn.ParameterList(
             [nn.Parameter(torch.empty(config.vocab_size, config.embed_width))]
         )
+        self.coded: CodedLinear | None = None
+        """The table in few bits, where it is kept so; `tables` is empty then."""
         self.projections = nn.ParameterList()
         self.trigrams, self.pad = config.trigrams, config.pad
         projected = projected_width(config)
@@ -54,7 +57,10 @@ class SingleTable(WordEmbedding):
 
     def look_up(self, tokens_bt: Tensor, padding_bt: Tensor | None = None) -> Tensor:
         """Rows of the table; with neighbours the next one, this one and the previous one."""
-        x_bte = torch.embedding(self.tables[0], tokens_bt, self.pad)
+        if self.coded is not None:
+            x_bte = self.coded.rows(tokens_bt)
+        else:
+            x_bte = torch.embedding(self.tables[0], tokens_bt, self.pad)
         if self.trigrams == "none":
             return x_bte
         if self.trigrams == "tokens" and padding_bt is not None:

@@ -36,7 +36,7 @@ from parformer.head import Head, make_head
 from parformer.inputs import all_present, check_inputs, check_state
 from parformer.state import Output, State
 from parformer.store import folder
-from parformer.weights import fill, named_tensors, place
+from parformer.weights import fill, named_tensors, place, share_codes
 
 MAX_PARAMETERS = 2**40
 """More than anyone builds: beyond it a size is a slip of the pen, or hostile."""
@@ -380,6 +380,7 @@ def reconfigure(model: Model, **changes: Any) -> Model:
     Nothing is copied: what later changes a parameter of one model changes the other's.
     """
     again = _outline(model.config.replaced(**changes))
+    share_codes(model, again)
     given, wanted = dict(model.named_parameters()), dict(again.named_parameters())
     for name in [*wanted, *given]:
         if name not in wanted or name not in given or wanted[name].shape != given[name].shape:

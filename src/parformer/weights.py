@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 import torch
 from torch import Tensor, nn
 
+from parformer.blocks.coded import NARROW, WIDE, CodedLinear
+from parformer.embedding import SingleTable
 from parformer.errors import ParformerError
 
 WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -53,7 +55,57 @@ def place(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
         temporary = module._non_persistent_buffers_set
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             if name not in temporary:
-                setattr(module, name, make(buffer))
+                if buffer not in made:
+                    made[buffer] = make(buffer)
+                setattr(module, name, made[buffer])
+
+
+def take_codes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Where tensors hold codes, let an outline have a place for them instead of a matrix."""
+    for name in tensors:
+        path, dot, leaf = name.rpartition(".")
+        if leaf != "codes" or not dot:
+            continue
+        bits = WIDE if tensors[name].dtype == torch.int8 else NARROW
+        try:
+            found = model.get_submodule(path.removesuffix(".coded"))
+        except AttributeError:
+            continue  # a surplus, which is told by name
+        reach = f"{path}.reach" in tensors
+        with torch.device("meta"):
+            if isinstance(found, SingleTable) and path.endswith(".coded") and len(found.tables):
+                rows, width = found.tables[0].shape
+                put_table(model, found, CodedLinear(width, rows, bits=bits, bias=False))
+            elif isinstance(found, nn.Linear):
+                shape, bias = (found.in_features, found.out_features), found.bias is not None
+                put(model, path, CodedLinear(*shape, bits=bits, bias=bias, reach=reach))
+
+
+def share_codes(model: nn.Module, again: nn.Module) -> None:
+    """Let an outline of the same model have the very codes that the model has."""
+    for path, module in list(model.named_modules()):
+        if isinstance(module, CodedLinear):
+            if path.endswith(".coded"):
+                words = again.get_submodule(path.removesuffix(".coded"))
+                assert isinstance(words, SingleTable)
+                words.coded, words.tables = module, nn.ParameterList()
+            else:
+                put(again, path, module)
+
+
+def put(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Another module in the place of one inside of a model."""
+    parent, _, leaf = path.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, module)
+
+
+def put_table(model: nn.Module, words: SingleTable, coded: CodedLinear) -> None:
+    """A table of words in few bits; whoever is tied to it reads the same codes."""
+    table = words.tables[0]
+    for path, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear) and module.weight is table:
+            put(model, path, coded.sharing(module.bias))
+    words.coded, words.tables = coded, nn.ParameterList()
 
 
 def fill(
@@ -64,6 +116,7 @@ def fill(
     device: str | torch.device,
 ) -> None:
     """Copy weights by name into an outline, once every one is there and fits."""
+    take_codes(model, weights)
     wanted = named_tensors(model)
     weights = with_todays_names(weights, wanted)
     for name in sorted(wanted.keys() ^ weights.keys()):

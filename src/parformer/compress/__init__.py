@@ -1,0 +1,1 @@
+"""How does a model become smaller and faster, and what does that cost?"""
