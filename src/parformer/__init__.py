@@ -18,6 +18,7 @@ from parformer.pattern import Pattern, interleaved, par, sandwich
 
 if TYPE_CHECKING:
     from parformer import convert as convert
+    from parformer.compress.request import compress as compress
     from parformer.costs import cost as cost
     from parformer.data.request import prepare as prepare
     from parformer.evaluate.attention import attention as attention
@@ -46,6 +47,7 @@ __all__ = [
     "Pattern",
     "attention",
     "build",
+    "compress",
     "convert",
     "cost",
     "design",
@@ -86,7 +88,7 @@ LATE = {
     "show": "parformer.naming",
     "translate": "parformer.generate.translating",
 }
-PACKAGES = ("convert", "evaluate", "generate", "measure", "reproduce", "train")
+PACKAGES = ("compress", "convert", "evaluate", "generate", "measure", "reproduce", "train")
 """Verbs that are packages one can call, and the package for weights from elsewhere."""
 
 

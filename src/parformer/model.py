@@ -36,6 +36,7 @@ from parformer.head import Head, make_head
 from parformer.inputs import all_present, check_inputs, check_state
 from parformer.state import Output, State
 from parformer.store import folder
+from parformer.store.sparse import without_zeros
 from parformer.weights import fill, named_tensors, place, share_codes
 
 MAX_PARAMETERS = 2**40
@@ -302,13 +303,14 @@ class Model(Stack):
         done = [m.pack(rows) for m in self.modules() if isinstance(m, Linear | Head)]
         return any(done)
 
-    def save(self, path: str | Path, tokenizer: str | None = None) -> None:
+    def save(self, path: str | Path, tokenizer: str | None = None, *, sparse: bool = False) -> None:
         """Write the model into a folder: weights, configuration, checksums.
 
         `tokenizer` is what `Tokenizer.to_json` gives; with it the folder is all that
-        generating text needs.
+        generating text needs. `sparse` leaves out zeros where most numbers are.
         """
         weights = {name: tensor.detach() for name, tensor in named_tensors(self).items()}
+        weights = without_zeros(weights) if sparse else weights
         folder.write_model(Path(path), weights, self.config.to_dict(), tokenizer)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parformer.evaluate.stretches import segment_means
 from parformer.fitting.result import Compared, Latency, Loss, ModelFacts, Quality
 from parformer.fitting.verdict import (
     EXPERIENCE,
@@ -16,7 +17,6 @@ from parformer.fitting.verdict import (
     Losses,
     compare,
     judge,
-    segment_means,
     student,
 )
 from parformer.pattern import Pattern

@@ -38,6 +38,7 @@ examples:
   parformer search sizes --run gallery                all sizes worth having on this machine
   parformer pick gallery --limit latency=5ms          the best of them that fits
   parformer generate first --prompt 'def '            what it writes
+  parformer compress first --limit size=1MB           smaller, and what that costs
   parformer reproduce list                            the papers' tables, and ours beside them
 """
 
@@ -75,6 +76,7 @@ VERBS = (
         "reproduce",
         "put a paper's table or figure beside what this machine counts, measures and trains",
     ),
+    Verb("compress", "make a trained model smaller and faster, with a receipt for every step"),
     Verb("evaluate", "perplexity of a trained model on text it never saw"),
     Verb("generate", "let a trained model write on"),
 )

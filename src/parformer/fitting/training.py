@@ -8,16 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parformer.data.batches import sample
-from parformer.evaluate.perplexity import evaluate
+from parformer.evaluate.stretches import stretch_losses
 from parformer.fitting.phases import Rates
 from parformer.fitting.running import EVALUATED, Running
-from parformer.fitting.verdict import segment_means
 from parformer.model import load
 from parformer.train.plateau import MOST_SLOWER, SLOWER
 from parformer.train.run import MODEL
-
-SEGMENT = 512
-"""Tokens of a stretch of validation text whose mean loss counts as one observation."""
 
 
 def going_on(name: str) -> str:
@@ -28,15 +24,7 @@ def going_on(name: str) -> str:
 def segments(fit: Running, path: Path) -> NDArray[np.float64]:
     """The losses of a trained model on stretches of the valid split."""
     tokens = sample(fit.prepared.splits["valid"].tokens, EVALUATED)
-    places: list[NDArray[np.int64]] = []
-    losses: list[NDArray[np.float64]] = []
-
-    def keep(where: NDArray[np.int64], what: NDArray[np.float64]) -> None:
-        places.append(where)
-        losses.append(what)
-
-    evaluate(load(path / MODEL), tokens, batch=8, each=keep)
-    return segment_means(places, losses, SEGMENT)
+    return stretch_losses(load(path / MODEL), tokens)
 
 
 def rate_of(fit: Running, name: str) -> float:

@@ -346,19 +346,3 @@ def _fit_sentences(baseline: ModelFacts, chosen: ModelFacts, limits: Limits) -> 
         over = " and ".join(f"{in_words(n, v)} of {n}" for n, v in absolute.items())
         words.append(f"the interleaved model has {over}")
     return ["; ".join(words) + "."]
-
-
-def segment_means(
-    places: Sequence[NDArray[np.int64]], losses: Sequence[NDArray[np.float64]], length: int
-) -> NDArray[np.float64]:
-    """Mean losses of stretches of so many tokens, from losses at places in any order.
-
-    >>> where, what = np.array([1, 2, 3, 4]), np.array([1.0, 3.0, 5.0, 7.0])
-    >>> segment_means([where], [what], 2).tolist()
-    [2.0, 6.0]
-    """
-    where = (np.concatenate(places) - 1) // length
-    sums = np.bincount(where, weights=np.concatenate(losses))
-    counts = np.bincount(where)
-    whole: NDArray[np.float64] = sums[counts > 0] / counts[counts > 0]
-    return whole

@@ -112,6 +112,7 @@ class Reader:
     def resident(self) -> Iterator[Tensor]:
         """What stays in memory between steps: weights, and keys and values."""
         yield from self.model.parameters()
+        yield from self.model.buffers()
         if self.state is not None:
             for block in self.state.blocks:
                 yield from () if block is None else block.tensors().values()

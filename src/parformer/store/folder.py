@@ -25,6 +25,7 @@ from parformer.store import whole
 from parformer.store.faults import failpoint
 from parformer.store.files import Json, reason, sha256, sync
 from parformer.store.files import read_json as read_plain_json
+from parformer.store.sparse import with_zeros
 
 FORMAT = "parformer-model-1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -110,7 +111,7 @@ def json_bytes(value: Json) -> bytes:
 def read_model(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """Configuration and weights, after every checksum was found right."""
     check_folder(path, FORMAT, REQUIRED, OPTIONAL)
-    return read_json(path, CONFIG), read_tensors(path / WEIGHTS)
+    return read_json(path, CONFIG), with_zeros(read_tensors(path / WEIGHTS))
 
 
 def read_tokenizer_file(path: Path) -> str | None:

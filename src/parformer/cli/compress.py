@@ -1,0 +1,55 @@
+"""The verb `compress`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from parformer.cli.console import make_console, print_json, print_lines
+from parformer.cli.flags import Flag, add_flags, asked
+from parformer.cli.screen import Screen
+from parformer.compress.request import CompressRequest, compress
+from parformer.fields import read_seconds
+
+EXAMPLES = """\
+  parformer compress first                                   8 bits, with a receipt
+  parformer compress first --limit size=1MB                  four bits where they cost least
+  parformer compress first --by quantize --bits 4            four bits for all
+  parformer compress first --limit latency=0.7x --limit loss=+2% --time 10m"""
+
+FLAGS = {
+    "model": Flag(name="RUN"),
+    "limits": Flag(name="--limit", metavar="METRIC=AMOUNT"),
+    "by": Flag(metavar="STEPS"),
+    "bits": Flag(default="by what each matrix bears"),
+    "corpus": Flag(metavar="NAME|PATH", default="the run's own"),
+    "time": Flag(read=read_seconds, metavar="TIME", default="5m"),
+    "command": Flag(hidden=True),
+    "run": Flag(metavar="FOLDER", default="RUN-compressed"),
+    "local": Flag(name="--from", metavar="PATH"),
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, CompressRequest, FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    request = asked(arguments, CompressRequest, command=arguments.command)
+    from parformer.compress.job import REPORT
+    from parformer.report.compressed import compressed_table
+
+    screen = Screen(quiet=arguments.json)
+    with screen.bar:
+        result = compress(request, watch=screen)
+    if arguments.json:
+        print_json(result.to_dict())
+        return
+    make_console().print(compressed_table(result))
+    path = shlex.quote(str(result.run))
+    print_lines(
+        result.verdict(),
+        f"report: {request.folder / REPORT}",
+        f"model:  {request.folder / 'model'}",
+        f"try:    parformer evaluate {path}",
+    )

@@ -1,0 +1,218 @@
+"""From a trained model to a smaller one: the whole job.
+
+Step by step; each one's model is measured beside all before it, and goes or stays by what the
+receipt says. Every stair has a folder of its own, so a job that was killed finds what it had done.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+from parformer import __version__
+from parformer.compress.receipt import Bench, Figures, bytes_of, weigh
+from parformer.compress.request import CompressRequest, Targets
+from parformer.compress.result import ORIGINAL, CompressResult, Stair
+from parformer.compress.steps import STEPS, Work, finite
+from parformer.data.tokens import Prepared
+from parformer.errors import ConfigError, ParformerError
+from parformer.evaluate.request import find_tokens
+from parformer.events import Watch
+from parformer.measure.device import describe_device
+from parformer.model import Model, load
+from parformer.recipe import Recipe
+from parformer.report.compressed import compressed_page
+from parformer.search.machine import Machine
+from parformer.store.files import read_json, replace_file, sha256
+from parformer.store.folder import MANIFEST
+from parformer.tasks import find_task
+from parformer.train.run import METRICS, MODEL, Opened, make_folder, only_one, open_run, start_run
+
+NOTE, REPORT = "step.json", "report.html"
+TRAINING_SECONDS = 300.0
+"""For all training, where nobody says."""
+GAIN = 0.99
+"""What a step must leave of a figure, at most, to have gained anything."""
+
+
+@dataclass
+class Standing:
+    """The stairs so far, and the models on them."""
+
+    models: dict[str, Model]
+    folders: dict[str, Path]
+    stairs: list[Stair]
+
+    @property
+    def foot(self) -> str:
+        return [stair.name for stair in self.stairs if stair.taken][-1]
+
+
+def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
+    """All steps that a request names, or that its limits ask for."""
+    began = time.monotonic()
+    opened = open_run(Path(request.model))
+    path = request.folder
+    if path.resolve() == Path(request.model).resolve():
+        raise ConfigError(f"the run {str(path)!r} is what is compressed; choose another --run")
+    model = load(opened.folder)
+    prepared = find_tokens(opened, request.corpus, request.local, watch.preparing)
+    recipe = recipe_of(opened, model, prepared, request.corpus)
+    bench = Bench(recipe, prepared, request.tokens, request.rounds, request.threads)
+    make_folder(path)
+    if (path / METRICS).exists():
+        raise ConfigError(f"{str(path)!r} holds a training; choose another --run")
+    with only_one(path):
+        start_run(path, recipe, prepared.tokenizer)
+        standing = begin(model, opened, bench, watch)
+        first = standing.stairs[0].figures
+        steps = request.steps or planned(request.targets)
+        for number, name in enumerate(steps, start=1):
+            work = Work(
+                request=request,
+                targets=request.targets,
+                bench=bench,
+                size=first.size,
+                latency=first.token,
+                original=opened.folder,
+                folder=path / "steps" / f"{number}-{name}",
+                seconds=request.time or TRAINING_SECONDS,
+                watch=watch,
+            )
+            take(name, work, standing)
+        result = finish(request, opened, bench, standing, time.monotonic() - began)
+        keep(path, result, standing, recipe, prepared)
+    return replace(result, run=path)
+
+
+def recipe_of(opened: Opened, model: Model, prepared: Prepared, corpus: str) -> Recipe:
+    """What the model was trained by; for one that belongs to no run, what it looks like."""
+    known = opened.recipe or Recipe(model=model.config)
+    about = {"data.identity": prepared.identity}
+    if opened.recipe is None or corpus:
+        about["data.corpus"] = corpus or prepared.corpus
+    return replace(known, model=model.config, search=None).replaced(about)
+
+
+def planned(targets: Targets) -> tuple[str, ...]:
+    """What limits ask for: bits where it is size, less of everything where it is time."""
+    if targets.latency is not None:
+        return ("shrink", "distil", "quantize")
+    return ("quantize",)
+
+
+def begin(model: Model, opened: Opened, bench: Bench, watch: Watch) -> Standing:
+    size = bytes_of(opened.folder)
+    figures = weigh({ORIGINAL: model}, {ORIGINAL: size}, bench, watch.preparing)[ORIGINAL]
+    stair = Stair(name=ORIGINAL, done="as it was trained", figures=figures)
+    return Standing({ORIGINAL: model}, {ORIGINAL: opened.folder}, [stair])
+
+
+def take(name: str, work: Work, standing: Standing) -> None:
+    """One step: done or found done, measured beside all others, and judged."""
+    before = standing.foot
+    began = time.monotonic()
+    made, told = done_before(work.folder, standing.folders[before], work.request)
+    if made is None:
+        made, told = STEPS[name](standing.models[before], work)
+        if not finite(made):
+            raise ParformerError(f"{name} made numbers that are none; try it with other limits")
+        write_step(work.folder, made, told, standing.folders[before], work)
+        made = load(work.folder / MODEL)
+    models = {**standing.models, name: made}
+    folders = {**standing.folders, name: work.folder / MODEL}
+    sizes = {one: bytes_of(folder) for one, folder in folders.items()}
+    figures = weigh(models, sizes, work.bench, work.watch.preparing)
+    stairs = [replace(stair, figures=figures[stair.name]) for stair in standing.stairs]
+    why = objection(figures[name], figures[before], figures[ORIGINAL], work.targets)
+    seconds = time.monotonic() - began
+    stairs.append(
+        Stair(name=name, done=told, figures=figures[name], taken=not why, why=why, seconds=seconds)
+    )
+    if why:
+        work.watch.notice(f"{name} is left out: {why}")
+    standing.models, standing.folders, standing.stairs = models, folders, stairs
+
+
+def objection(after: Figures, before: Figures, first: Figures, targets: Targets) -> str:
+    """Why a step is not worth taking; empty if it is."""
+    smaller = after.size <= GAIN * before.size
+    faster = after.token <= GAIN * before.token or after.piece <= GAIN * before.piece
+    better = after.loss < before.loss
+    if not (smaller or faster or better):
+        return "it is neither smaller nor faster nor better"
+    grown = after.loss / first.loss - 1
+    if targets.loss is not None and grown > targets.loss:
+        return f"the loss would grow by {grown:.2%}, more than {targets.loss:.2%}"
+    return ""
+
+
+def done_before(folder: Path, source: Path, request: CompressRequest) -> tuple[Model | None, str]:
+    """What a killed job left of this very step."""
+    note = folder / NOTE
+    if not note.is_file():
+        return None, ""
+    kept = read_json(note)
+    if kept.get("source") != identity(source) or kept.get("asked") != wishes(request):
+        return None, ""
+    return load(folder / MODEL), str(kept.get("done", ""))
+
+
+def write_step(folder: Path, model: Model, told: str, source: Path, work: Work) -> None:
+    tokenizer = work.bench.prepared.tokenizer.to_json()
+    model.save(folder / MODEL, tokenizer, sparse=True)
+    note = {"done": told, "source": identity(source), "asked": wishes(work.request)}
+    replace_file(folder / NOTE, json.dumps(note) + "\n")
+
+
+def identity(folder: Path) -> str:
+    """SHA-256 of a model folder's manifest, which names all its files."""
+    return sha256(folder / MANIFEST)
+
+
+def wishes(request: CompressRequest) -> str:
+    """What a step's outcome depends on."""
+    names = ("limits", "bits", "activations", "sparsity", "time", "seed", "corpus")
+    return repr([(name, getattr(request, name)) for name in names])
+
+
+def finish(
+    request: CompressRequest, opened: Opened, bench: Bench, standing: Standing, seconds: float
+) -> CompressResult:
+    first = standing.stairs[0].figures
+    foot = next(s for s in standing.stairs if s.name == standing.foot).figures
+    targets = request.targets
+    size, latency = targets.bytes(first.size), targets.seconds(first.token)
+    kept = (
+        (size is None or foot.size <= size)
+        and (latency is None or foot.token <= latency)
+        and (targets.loss is None or foot.loss <= first.loss * (1 + targets.loss))
+    )
+    return CompressResult(
+        source=str(request.model),
+        corpus=bench.prepared.corpus,
+        tokenizer=bench.prepared.tokenizer.kind,
+        task=find_task(bench.recipe).name,
+        limits=tuple(request.limits),
+        stairs=tuple(standing.stairs),
+        kept=kept,
+        seconds=seconds,
+        device=Machine.of(describe_device(), request.threads or 0),
+        command=request.command or "pf.compress(…)",
+        version=__version__,
+        date=str(date.today()),
+    )
+
+
+def keep(
+    path: Path, result: CompressResult, standing: Standing, recipe: Recipe, prepared: Prepared
+) -> None:
+    """The run folder: the model at the foot, its recipe, the receipts and their page."""
+    model = standing.models[standing.foot]
+    start_run(path, replace(recipe, model=model.config), prepared.tokenizer)
+    model.save(path / MODEL, prepared.tokenizer.to_json(), sparse=True)
+    result.save(path)
+    replace_file(path / REPORT, compressed_page(result))

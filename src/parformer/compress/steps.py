@@ -1,0 +1,125 @@
+"""What can be done to a model, one step at a time?
+
+A step takes a model and gives a smaller one and a sentence about it. Whether that was worth it is
+not its business: what it gives is measured beside what there was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from parformer.blocks.coded import NARROW, WIDE
+from parformer.compress.bits import by_loss, by_size, sensitivity
+from parformer.compress.coding import Reading, coded, matrices
+from parformer.compress.receipt import Bench
+from parformer.compress.request import CompressRequest, Targets
+from parformer.errors import ConfigError
+from parformer.evaluate.perplexity import evaluate
+from parformer.events import Watch
+from parformer.model import Model
+from parformer.weights import named_tensors
+
+TRIED = 8_192
+"""Tokens of training text that sensitivities are measured on."""
+CALIBRATED = 8_192
+"""Tokens of training text that reaches are learned from."""
+CAREFUL = 0.5
+"""Share of what may be lost that single matrices may lose together: their sum is an estimate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a step may ask for."""
+
+    request: CompressRequest
+    targets: Targets
+    bench: Bench
+    size: int
+    """Bytes that the original has on disk."""
+    latency: float
+    """Seconds of its steps of one token."""
+    original: Path
+    """The folder of the model that all began with."""
+    folder: Path
+    """Where the step may keep things."""
+    seconds: float
+    """For training."""
+    watch: Watch
+
+
+Step = Callable[[Model, Work], tuple[Model, str]]
+
+
+def quantize(model: Model, work: Work) -> tuple[Model, str]:
+    """Few bits for every matrix: as asked for, or as many as each of them needs."""
+    bits = choose_bits(model, work)
+    read = calibration(work.bench) if work.request.activations else None
+    made = coded(model, bits, activations=read)
+    four = sum(one < WIDE for one in bits.values())
+    if not four:
+        told = f"{len(bits)} matrices in 8 bits"
+    elif four == len(bits):
+        told = f"{len(bits)} matrices in {min(bits.values())} bits, in groups of 32"
+    else:
+        told = f"{four} matrices in {NARROW} bits, {len(bits) - four} in 8"
+    if read is not None:
+        told += ", their inputs in 8 bits"
+    return made, told
+
+
+def choose_bits(model: Model, work: Work) -> dict[str, int]:
+    """Bits of every matrix, by name."""
+    places = matrices(model)
+    if not places:
+        raise ConfigError("this model has no matrix left to quantize; it was quantized already")
+    if work.request.bits:
+        return dict.fromkeys(places, work.request.bits)
+    weights = named_tensors(model).values()
+    whole = sum(t.numel() * t.element_size() for t in weights)
+    rest = whole - sum(w.numel() * w.element_size() for w in places.values())
+    most = work.targets.bytes(work.size)
+    if most is None and work.targets.loss is None:
+        return dict.fromkeys(places, WIDE)
+    borne = sensitivity(model, lambda m: work.bench.train_loss(m, TRIED), work.watch.preparing)
+    if most is not None:
+        return by_size(borne, rest + overhead(model), most)
+    return by_loss(borne, CAREFUL * work.targets.may_lose)
+
+
+def overhead(model: Model) -> int:
+    """Bytes that a file takes beside its tensors: their names and places."""
+    return 256 + 160 * len(named_tensors(model))
+
+
+def calibration(bench: Bench) -> Reading:
+    """Reads some training text."""
+
+    def read(model: Model) -> None:
+        tokens = bench.prepared.splits["train"].tokens[:CALIBRATED]
+        if bench.reads_on:
+            evaluate(model, tokens, batch=4)
+        else:
+            bench.train_loss(model, CALIBRATED)
+
+    return read
+
+
+def prune(model: Model, work: Work) -> tuple[Model, str]:
+    """The smallest weights of every matrix become zero, and the file holds the others only."""
+    from parformer.compress.pruning import smallest_gone
+
+    share = work.request.sparsity
+    made = smallest_gone(model, share)
+    return made, f"the smallest {share:.0%} of every matrix are zero; the file holds the others"
+
+
+STEPS: dict[str, Step] = {"quantize": quantize, "prune": prune}
+
+
+def finite(model: Model) -> bool:
+    """Whether all of a model's numbers are numbers."""
+    return all(bool(torch.isfinite(t.float()).all()) for t in named_tensors(model).values())

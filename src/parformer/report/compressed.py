@@ -1,0 +1,141 @@
+"""Stair by stair: how much smaller and faster did a model become, and what did it lose?"""
+
+from __future__ import annotations
+
+from html import escape
+
+from rich.table import Table
+
+from parformer.compress.receipt import Change, Figures
+from parformer.compress.result import CompressResult, Stair
+from parformer.report import figures as draw
+from parformer.report.page import Html, Part, Section, page, paragraph, table
+from parformer.report.tables import right, slim
+from parformer.report.words import duration, megabytes, signed
+
+WHAT = (
+    "Every stair builds on the last one that was taken. All models were timed in turns, in the "
+    "same rounds, and read the same validation text; differences that may be noise are marked ≈. "
+    "A stair that gained nothing, or lost more than it may, was left out."
+)
+HEADS = ("size", "", "one token", "", "64 tokens", "", "memory", "loss", "")
+
+
+def compressed_page(found: CompressResult) -> str:
+    """The receipts as one self-contained HTML page."""
+    lead = [paragraph(found.verdict(), "verdict"), paragraph(WHAT, "soft")]
+    rows = [[stair.name, *cells(found, stair)] for stair in found.stairs]
+    done = [[stair.name, stair.done, stair.why, duration(stair.seconds)] for stair in found.stairs]
+    sections: list[Section] = [
+        (
+            "What does every stair gain, and what does it cost?",
+            [Part(table(["", *HEADS], rows), "")],
+        ),
+        (
+            "Size against quality",
+            [Part(staircase(found, "size"), "Left and low is better; hollow: left out.")],
+        ),
+        (
+            "Time against quality",
+            [Part(staircase(found, "token"), "Left and low is better; hollow: left out.")],
+        ),
+        ("What was done?", [Part(table(["", "what", "left out because", "took"], done), "")]),
+    ]
+    samples = [stair for stair in found.stairs if stair.sample]
+    if samples:
+        told = "".join(
+            f"<h3>{escape(stair.name)}</h3><pre>{escape(found.prompt + stair.sample)}</pre>"
+            for stair in samples
+        )
+        sections.append(
+            ("What do they write?", [Part(Html(told), "The same words to go on from.")])
+        )
+    repeat = f"<p><code>{escape(found.command)}</code> on {escape(found.device.words())}</p>"
+    sections.append(("How to repeat it", [Part(Html(repeat), "")]))
+    return page(title=f"{found.source}, compressed", lead=lead, sections=sections, made=found)
+
+
+def staircase(found: CompressResult, what: str) -> draw.Plot:
+    """Loss against bytes or seconds."""
+    scale, unit = (1e6, "MB") if what == "size" else (1e-3, "ms")
+    taken = [stair for stair in found.stairs if stair.taken]
+    data = [
+        draw.lines(
+            [point(found, stair, what, scale) for stair in taken],
+            name="taken",
+            colour=draw.ACCENT,
+            width=2,
+            hover=f"%{{x:.3g}} {unit}, %{{y:.4f}}",
+            showlegend=False,
+            mode="lines+markers",
+        )
+    ]
+    for stair in found.stairs:
+        x, y = point(found, stair, what, scale)
+        data.append(
+            draw.scatter(
+                [(x, y)],
+                name=stair.name,
+                colour=draw.ACCENT if stair.taken else draw.GREY,
+                hover=f"{escape(stair.name)}<br>{x:.3g} {unit}, {y:.4f}",
+                showlegend=False,
+            )
+        )
+    marks: list[draw.Trace] = [
+        {"x": x, "y": y, "text": escape(stair.name), "showarrow": False, "yshift": 14}
+        for stair in found.stairs
+        for x, y in [point(found, stair, what, scale)]
+    ]
+    title = "size on disk" if what == "size" else "a step of one token"
+    return draw.plot(
+        data,
+        height=380,
+        xaxis=draw.axis(title, unit, rangemode="tozero"),
+        yaxis=draw.axis(f"{found.unit.words}, lower is better"),
+        annotations=marks,
+    )
+
+
+def point(found: CompressResult, stair: Stair, what: str, scale: float) -> tuple[float, float]:
+    loss = found.unit.value(stair.figures.loss)
+    return getattr(stair.figures, what) / scale, float("nan") if loss is None else loss
+
+
+def cells(found: CompressResult, stair: Stair) -> list[str]:
+    """A stair's receipt."""
+    figures, first = stair.figures, found.first.figures
+    return [
+        megabytes(figures.size),
+        "" if stair is found.first else f"{first.size / figures.size:.1f}× less",
+        duration(figures.token),
+        times(figures.token_change),
+        duration(figures.piece),
+        times(figures.piece_change),
+        megabytes(figures.memory),
+        found.unit.number(figures.loss),
+        lost(figures),
+    ]
+
+
+def times(change: Change | None) -> str:
+    """How a time changed; ≈ where that may be noise."""
+    if change is None:
+        return ""
+    mark = " ≈" if change.verdict == "tie" else ""
+    return f"{change.ratio:.2f}×{mark}"
+
+
+def lost(figures: Figures) -> str:
+    change = figures.loss_change
+    if change is None:
+        return ""
+    return f"{signed(change.ratio - 1, 2)}{' ≈' if change.verdict == 'tie' else ''}"
+
+
+def compressed_table(found: CompressResult) -> Table:
+    """The receipts for a terminal."""
+    made = slim("", *right(HEADS))
+    for stair in found.stairs:
+        name = f"{'✓' if stair.taken else '–'} {stair.name}"
+        made.add_row(name, *cells(found, stair), style="bold" if stair is found.last else "")
+    return made

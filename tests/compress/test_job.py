@@ -1,0 +1,178 @@
+"""Does a compression do what was asked, tell the truth about it, and go on after a stop?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import parformer as pf
+from parformer.cli import main
+from parformer.compress import job
+from parformer.compress.coding import coded_maps
+from parformer.compress.receipt import Figures
+from parformer.compress.request import CompressRequest, Targets
+from parformer.compress.result import CompressResult
+from parformer.errors import ConfigError
+from parformer.store.folder import WEIGHTS
+
+SMALL = (
+    *("model.pattern=(sf)x2", "model.d_model=64", "model.d_inner=128", "train.batch=4"),
+    *("train.evaluate_tokens=2048", "train.final_tokens=2048", "train.compile=off"),
+)
+QUICK = {"tokens": 4096, "rounds": 6, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    pf.train(
+        model="llama-pocket", corpus="python-docs", steps=30, run=run, changes=SMALL, beside=False
+    )
+    return run
+
+
+def test_eight_bits_and_their_receipt(trained: Path, tmp_path: Path) -> None:
+    result = pf.compress(model=trained, run=tmp_path / "few", **QUICK)
+    assert [stair.name for stair in result.stairs] == ["original", "quantize"]
+    first, last = (stair.figures for stair in result.stairs)
+    assert first.size == (trained / "model" / WEIGHTS).stat().st_size
+    assert last.size == (tmp_path / "few" / "model" / WEIGHTS).stat().st_size
+    assert first.size / last.size > 3
+    assert last.loss_change is not None
+    assert abs(last.loss_change.ratio - 1) < 0.01
+    assert "× smaller" in result.verdict()
+    model = pf.load(tmp_path / "few" / "model")
+    assert {module.bits for _, module in coded_maps(model)} == {8}
+    again = CompressResult.load(tmp_path / "few")
+    assert again.stairs == result.stairs
+    page = (tmp_path / "few" / "report.html").read_text("utf-8")
+    assert "quantize" in page
+    assert "https://" not in page.split("<script")[0]
+
+
+def test_a_compressed_run_is_a_run(trained: Path, tmp_path: Path) -> None:
+    result = pf.compress(model=trained, run=tmp_path / "few", bits=4, **QUICK)
+    found = pf.evaluate(model=tmp_path / "few", split="valid", beside=False, tokens=4000)
+    assert found.score.loss == pytest.approx(result.last.figures.loss, rel=0.1)
+    written = pf.generate(model=tmp_path / "few", prompts=("def ",), tokens=5)
+    assert written[0].text
+    with pytest.raises(ConfigError, match="quantized already"):
+        pf.compress(model=tmp_path / "few", run=tmp_path / "fewer", **QUICK)
+
+
+def test_a_size_is_kept_by_what_matrices_bear(trained: Path, tmp_path: Path) -> None:
+    eight = pf.compress(model=trained, run=tmp_path / "eight", **QUICK).last.figures.size
+    limit = f"size={int(0.8 * eight)}B"
+    result = pf.compress(model=trained, run=tmp_path / "few", limits=(limit,), **QUICK)
+    assert result.kept
+    assert result.last.figures.size <= 0.8 * eight
+    bits = {module.bits for _, module in coded_maps(pf.load(tmp_path / "few" / "model"))}
+    assert bits == {4, 8}
+
+
+def test_a_limit_that_nobody_reaches_names_the_nearest(trained: Path, tmp_path: Path) -> None:
+    result = pf.compress(model=trained, run=tmp_path / "few", limits=("size=1kB",), **QUICK)
+    assert not result.kept
+    assert "Not within size=1kB: the nearest" in result.verdict()
+
+
+def test_what_loses_too_much_is_left_out(trained: Path, tmp_path: Path) -> None:
+    result = pf.compress(
+        model=trained,
+        run=tmp_path / "few",
+        by="prune",
+        sparsity=0.95,
+        limits=("loss=+0.1%",),
+        **QUICK,
+    )
+    assert not result.stairs[1].taken
+    assert "the loss would grow" in result.stairs[1].why
+    assert "Nothing was gained" in result.verdict()
+    kept = pf.load(tmp_path / "few" / "model")(torch.arange(9)[None]).logits
+    assert torch.equal(kept, pf.load(trained / "model")(torch.arange(9)[None]).logits)
+
+
+def test_steps_are_stacked_and_a_stopped_job_does_nothing_twice(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = {"model": trained, "run": tmp_path / "few", "by": "prune,quantize", "sparsity": 0.5}
+    real = job.STEPS["quantize"]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(job.STEPS, "quantize", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pf.compress(**request, **QUICK)
+    monkeypatch.setitem(job.STEPS, "quantize", real)
+    monkeypatch.setitem(job.STEPS, "prune", killed)  # it was done before the stop
+    result = pf.compress(**request, **QUICK)
+    assert [stair.name for stair in result.stairs if stair.taken] == [
+        "original",
+        "prune",
+        "quantize",
+    ]
+    whole = pf.compress(**request | {"run": tmp_path / "again"} | {"by": "quantize"}, **QUICK)
+    assert result.last.figures.size < whole.last.figures.size
+
+
+def test_an_objection_is_what_the_figures_say() -> None:
+    first = Figures(size=100, parameters=9, memory=9, token=1.0, piece=1.0, loss=2.0)
+
+    def after(**changes: float) -> str:
+        return job.objection(
+            Figures(**{**vars(first), **changes}),  # type: ignore[arg-type]
+            first,
+            first,
+            Targets(loss=0.01),
+        )
+
+    assert "neither smaller nor faster nor better" in after()
+    assert after(size=50) == ""
+    assert after(token=0.5) == ""
+    assert "more than 1.00%" in after(size=50, loss=2.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"by": "melt"}, "melt"),
+        ({"by": "prune,prune"}, "twice"),
+        ({"bits": 5}, "bits are 8, or 2 to 4"),
+        ({"sparsity": 1.5}, "between 0 and 1"),
+        ({"limits": ("size=1parsec",)}, "unit"),
+        ({"limits": ("loss=much",)}, "loss=.1%"),
+        ({"limits": ("size=1MB", "size=2MB")}, "two limits of size"),
+        ({"limits": ("memory=1MB",)}, "memory"),
+        ({"tokens": 3}, "tokens"),
+    ],
+)
+def test_bad_wishes_are_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        CompressRequest(model=Path("x"), **fields)  # type: ignore[arg-type]
+
+
+def test_bad_input_is_one_line(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        ["compress", str(tmp_path / "nowhere")],
+        ["compress", str(trained), "--run", str(trained)],
+        ["compress", str(trained), "--by", "melt"],
+    ):
+        assert main(words) == 2
+        told = capsys.readouterr().err.strip()
+        assert told.startswith("parformer compress: ")
+        assert "\n" not in told
+
+
+def test_json_is_the_result(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compress", str(trained), "--run", str(tmp_path / "few"), "--json", "--rounds", "6"]
+    assert main([*words, "--tokens", "2048", "--threads", "1"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [stair["name"] for stair in values["stairs"]] == ["original", "quantize"]
