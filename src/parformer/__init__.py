@@ -18,7 +18,7 @@ from parformer.pattern import Pattern, interleaved, par, sandwich
 
 if TYPE_CHECKING:
     from parformer import convert as convert
-    from parformer.compress.request import compress as compress
+    from parformer.compress.job import compress as compress
     from parformer.costs import cost as cost
     from parformer.data.request import prepare as prepare
     from parformer.evaluate.attention import attention as attention

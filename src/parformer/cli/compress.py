@@ -8,7 +8,7 @@ import shlex
 from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
-from parformer.compress.request import CompressRequest, compress
+from parformer.compress.request import CompressRequest
 from parformer.fields import read_seconds
 
 EXAMPLES = """\
@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     request = asked(arguments, CompressRequest, command=arguments.command)
-    from parformer.compress.job import REPORT
+    from parformer.compress.job import REPORT, compress
     from parformer.report.compressed import compressed_table
 
     screen = Screen(quiet=arguments.json)

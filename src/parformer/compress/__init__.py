@@ -5,4 +5,4 @@ Called, the package is the verb: `pf.compress("first", limits=("size=1MB",))`.
 
 from parformer.verbs import speak
 
-speak(__name__, "parformer.compress.request:compress")
+speak(__name__, "parformer.compress.job:compress")

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from parformer import __version__
 from parformer.compress.receipt import Bench, Figures, bytes_of, weigh
@@ -20,7 +21,7 @@ from parformer.compress.steps import STEPS, Work, finite
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, ParformerError
 from parformer.evaluate.request import find_tokens
-from parformer.events import Watch
+from parformer.events import Listener, Watch, nobody
 from parformer.measure.device import describe_device
 from parformer.model import Model, load
 from parformer.recipe import Recipe
@@ -30,6 +31,7 @@ from parformer.store.files import read_json, replace_file, sha256
 from parformer.store.folder import MANIFEST
 from parformer.tasks import find_task
 from parformer.train.run import METRICS, MODEL, Opened, make_folder, only_one, open_run, start_run
+from parformer.verbs import requested
 
 NOTE, REPORT = "step.json", "report.html"
 TRAINING_SECONDS = 300.0
@@ -49,6 +51,13 @@ class Standing:
     @property
     def foot(self) -> str:
         return [stair.name for stair in self.stairs if stair.taken][-1]
+
+
+def compress(
+    request: CompressRequest | None = None, *, watch: Listener = nobody, **given: Any
+) -> CompressResult:
+    """Make a model smaller and faster, step by step, with a receipt for each."""
+    return compress_model(requested(CompressRequest, request, given), Watch(watch))
 
 
 def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:

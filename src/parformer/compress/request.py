@@ -5,16 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from parformer.errors import ConfigError
-from parformer.events import Listener, Watch, nobody
 from parformer.fields import check_names, need_at_least
 from parformer.search.limits import Limit, read_limit
-from parformer.verbs import requested
-
-if TYPE_CHECKING:
-    from parformer.compress.result import CompressResult
 
 STEPS = ("shrink", "distil", "prune", "quantize")
 """What can be done to a model, in the order in which it is usually done."""
@@ -125,13 +119,3 @@ class Targets:
     def seconds(self, original: float) -> float | None:
         """The longest step of one token."""
         return None if self.latency is None else self.latency.of(original).most
-
-
-def compress(
-    request: CompressRequest | None = None, *, watch: Listener = nobody, **given: Any
-) -> CompressResult:
-    """Make a model smaller and faster, step by step, with a receipt for each."""
-    asked = requested(CompressRequest, request, given)
-    from parformer.compress.job import compress_model
-
-    return compress_model(asked, Watch(watch))
