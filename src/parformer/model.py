@@ -34,6 +34,7 @@ from parformer.errors import ConfigError, FolderError, InputError, ParformerErro
 from parformer.first_weights import initialise
 from parformer.head import Head, make_head
 from parformer.inputs import all_present, check_inputs, check_state
+from parformer.native.decoder import Decoder
 from parformer.state import Output, State
 from parformer.store import folder
 from parformer.store.sparse import without_zeros
@@ -302,6 +303,15 @@ class Model(Stack):
         """
         done = [m.pack(rows) for m in self.modules() if isinstance(m, Linear | Head)]
         return any(done)
+
+    def native(self, **wanted: Any) -> Decoder:
+        """The same model without Python between its matrices, to write token by token.
+
+        `wanted` is what `Decoder` takes: batch, time, memory, weights, threads.
+        """
+        return Decoder(
+            self.config, self.embedding, self, self.head, self.prior, **wanted
+        )
 
     def save(self, path: str | Path, tokenizer: str | None = None, *, sparse: bool = False) -> None:
         """Write the model into a folder: weights, configuration, checksums.

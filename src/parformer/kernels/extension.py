@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -46,12 +46,18 @@ class Unavailable(Exception):
     """Why nothing can be compiled here; whoever asked goes the plain way."""
 
 
-def load(source: Path, *, flags: tuple[str, ...] = (), seconds: int) -> ctypes.CDLL:
-    """The functions of a file, from the cache or else built, which takes about `seconds`."""
+def load(
+    source: Path, *, flags: tuple[str, ...] = (), seconds: int, parts: Sequence[Path] = ()
+) -> ctypes.CDLL:
+    """The functions of a file, from the cache or else built, which takes about `seconds`.
+
+    `parts` are the files that it includes.
+    """
     if not sys.platform.startswith("linux"):
         raise Unavailable(f"kernels are compiled on Linux only, not on {sys.platform}")
     name = source.stem
-    path = find_place(name, source.read_bytes(), (*FLAGS, *flags))
+    code = b"".join(file.read_bytes() for file in (source, *parts))
+    path = find_place(name, code, (*FLAGS, *flags))
     if path is not None and is_whole(path):
         with suppress(OSError):  # such as one that needs a newer C library
             return ctypes.CDLL(str(path))

@@ -1,0 +1,1 @@
+"""How does a whole model take a step in C++? The sources, and the door to what they become."""
