@@ -33,6 +33,7 @@ LEVELS = (
     ("counts",),
     ("blocks", "embedding", "head"),
     ("state", "first_weights", "weights"),
+    ("native",),
     ("costs", "inputs", "model", "convert"),
     ("data", "measure"),
     ("tasks", "train", "evaluate", "generate"),

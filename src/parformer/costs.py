@@ -9,7 +9,10 @@ Parameters, FLOPs per step and bytes of state, exactly; two FLOPs per multiply-a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+
+from torch import Tensor
 
 from parformer.blocks.base import BYTES, Cost, Shape
 from parformer.blocks.stack import stack_costs, stack_parameters
@@ -144,3 +147,13 @@ def step_shape(
         return Shape(batch, time, past, memory)
     source = config.source.step_len if src_len is None else src_len
     return Shape(batch, time, past, memory, source)
+
+
+def refuse_fewer_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a long pattern that these weights cannot be of, before its blocks are made."""
+    wanted = cost(config, tgt_len=1, mem_len=0).parameters
+    given = sum(weight.numel() for weight in weights.values())
+    if len(weights) < len(config.pattern) and given != wanted:
+        raise ConfigError(
+            f"{len(config.pattern):,} blocks have {wanted:,} parameters, the weights {given:,}"
+        )

@@ -27,7 +27,7 @@ from parformer.blocks.linear import Linear
 from parformer.blocks.stack import Remembered, Stack
 from parformer.blocks.taps import Taps
 from parformer.config import ModelConfig
-from parformer.costs import cost
+from parformer.costs import cost, refuse_fewer_weights
 from parformer.counts.prior import Hints, Prior
 from parformer.embedding import IGNORE, Embedding, there_of
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
@@ -309,9 +309,7 @@ class Model(Stack):
 
         `wanted` is what `Decoder` takes: batch, time, memory, weights, threads.
         """
-        return Decoder(
-            self.config, self.embedding, self, self.head, self.prior, **wanted
-        )
+        return Decoder(self.config, self.embedding, self, self.head, self.prior, **wanted)
 
     def save(self, path: str | Path, tokenizer: str | None = None, *, sparse: bool = False) -> None:
         """Write the model into a folder: weights, configuration, checksums.
@@ -374,16 +372,6 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any
     if model.prior is not None and model.prior.table is not None:
         model.prior.readable(model.prior.table)  # damage is found here, not in the first step
     return model.eval()
-
-
-def refuse_fewer_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-    """Refuse a long pattern that these weights cannot be of, before its blocks are made."""
-    wanted = cost(config, tgt_len=1, mem_len=0).parameters
-    given = sum(weight.numel() for weight in weights.values())
-    if len(weights) < len(config.pattern) and given != wanted:
-        raise ConfigError(
-            f"{len(config.pattern):,} blocks have {wanted:,} parameters, the weights {given:,}"
-        )
 
 
 def reconfigure(model: Model, **changes: Any) -> Model:

@@ -18,10 +18,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,6 +33,7 @@ from parformer.embedding import IGNORE
 from parformer.errors import InputError
 from parformer.fields import need_at_least
 from parformer.model import Model
+from parformer.native.lending import lent
 from parformer.state import State
 
 Tokens: TypeAlias = NDArray[Any] | Tensor
@@ -234,27 +237,65 @@ def read_stream(model: Model, stream: NDArray[Any], step: int, batch: int) -> St
     predictions = len(stream) - 1
     step = min(step, predictions)
     rows = row_edges(math.ceil(predictions / step), warm_up_steps(model, step), batch)
-    device = next(model.parameters()).device
-    state = first_state(model, len(rows), step)
     reads = rows[0][2]
-    for i in range(reads):
-        inputs_bt = np.zeros((len(rows), step), np.int64)
-        targets_bt = np.full((len(rows), step), IGNORE, np.int64)
-        places_bt = np.zeros((len(rows), step), np.int64)
-        for b, (begin, first, end) in enumerate(rows):
-            start = (begin + i) * step
-            # a row that came to its end, or to the text's, reads on in zeros that nobody sees
-            piece = stream[start : start + step + 1]
-            inputs_bt[b, : len(piece[:step])] = piece[:step]
-            places_bt[b] = np.arange(start + 1, start + 1 + step)
-            if first <= begin + i < end:
-                targets_bt[b, : len(piece) - 1] = piece[1:]
-        given, wanted = (torch.from_numpy(a).to(device) for a in (inputs_bt, targets_bt))
-        out = model(given, state=state, targets=wanted)
-        state = out.state
-        counted_bt = targets_bt != IGNORE
-        losses_bt = out.losses.to("cpu", torch.float64).numpy()
-        yield places_bt[counted_bt], losses_bt[counted_bt], (i + 1) / reads
+    state = first_state(model, len(rows), step)
+    with losses_of(model, state, len(rows), step) as read:
+        for i in range(reads):
+            inputs_bt = np.zeros((len(rows), step), np.int64)
+            targets_bt = np.full((len(rows), step), IGNORE, np.int64)
+            places_bt = np.zeros((len(rows), step), np.int64)
+            for b, (begin, first, end) in enumerate(rows):
+                start = (begin + i) * step
+                # a row that came to its end, or to the text's, reads on in zeros that nobody sees
+                piece = stream[start : start + step + 1]
+                inputs_bt[b, : len(piece[:step])] = piece[:step]
+                places_bt[b] = np.arange(start + 1, start + 1 + step)
+                if first <= begin + i < end:
+                    targets_bt[b, : len(piece) - 1] = piece[1:]
+            losses_bt = read(torch.from_numpy(inputs_bt), torch.from_numpy(targets_bt))
+            counted_bt = targets_bt != IGNORE
+            losses = losses_bt.to("cpu", torch.float64).numpy()
+            yield places_bt[counted_bt], losses[counted_bt], (i + 1) / reads
+
+
+@contextmanager
+def losses_of(
+    model: Model, state: State | None, batch: int, step: int
+) -> Iterator[Callable[[Tensor, Tensor], Tensor]]:
+    """Who reads on from a state and gives losses: in C++ where tokens come one by one."""
+    device, state_now = next(model.parameters()).device, state
+
+    def ordinarily(tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        nonlocal state_now
+        out = model(tokens_bt.to(device), state=state_now, targets=targets_bt.to(device))
+        state_now = out.state
+        losses: Tensor = out.losses
+        return losses
+
+    if step > 1:
+        yield ordinarily
+        return
+    state = model.initial_state(batch) if state is None else state
+    sizes = {"batch": batch, "memory": state.memory}
+    with lent(model, partial(model.native, **sizes), *sizes.values()) as decoder:
+        if decoder is None:
+            yield ordinarily
+            return
+        decoder.load(state)
+        handed_back = False
+
+        def natively(tokens_b1: Tensor, targets_b1: Tensor) -> Tensor:
+            nonlocal state_now, handed_back
+            if not handed_back and decoder.full:  # a window that slides is read again
+                state_now, handed_back = decoder.state(), True
+            if handed_back:
+                return ordinarily(tokens_b1, targets_b1)
+            logits_bv = decoder.step(tokens_b1)
+            targets_b = targets_b1[:, 0]
+            losses_b = F.cross_entropy(logits_bv, targets_b, reduction="none", ignore_index=IGNORE)
+            return losses_b[:, None]
+
+        yield natively
 
 
 def read_windows(

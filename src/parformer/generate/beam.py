@@ -10,8 +10,10 @@ log-probabilities; imitkd leaves it in, at no further cost, and compares sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -21,6 +23,8 @@ from parformer.blocks.base import Source
 from parformer.errors import ConfigError, InputError
 from parformer.fields import need_at_least
 from parformer.model import Model
+from parformer.native.decoder import Decoder
+from parformer.native.lending import lent
 
 STYLES = {"fairseq": (1.0, 1, 200), "imitkd": (0.0, 0, 50)}
 """Length penalty, least and largest length that each style has unless one says otherwise."""
@@ -111,15 +115,30 @@ class Reader:
         self.model, self.source = model, source
         batch, memory = len(source.vectors_bsd), max(model.config.memory, places)
         self.state = model.initial_state(batch, memory)
+        self.decoder: Decoder | None = None
+
+    @contextmanager
+    def natively(self, beam: int) -> Iterator[None]:
+        """Inside, tokens after the first are read without Python between the matrices."""
+        most, memory = self.state.batch * beam, self.state.memory
+        make = partial(self.model.native, batch=most, memory=memory)
+        with lent(self.model, make, most, memory) as self.decoder:
+            yield
+        self.decoder = None
 
     def next(self, tokens_n: Tensor) -> Tensor:
         """Log-probabilities (n, v) of what follows these tokens."""
-        fresh = self.source if self.state.position == 0 else None
-        out = self.model(tokens_n[:, None], self.state, source=fresh, last_only=True)
-        assert out.logits is not None
-        assert out.state is not None
-        self.state = out.state
-        logits_nv: Tensor = out.logits[:, 0].float()
+        logits_nv: Tensor
+        if self.decoder is not None and self.state.position > 0:
+            logits_nv = self.decoder.step(tokens_n[:, None])
+        else:
+            fresh = self.source if self.state.position == 0 else None
+            out = self.model(tokens_n[:, None], self.state, source=fresh, last_only=True)
+            assert out.logits is not None
+            assert out.state is not None
+            self.state, logits_nv = out.state, out.logits[:, 0].float()
+            if self.decoder is not None:
+                self.decoder.load(self.state)
         if not bool(logits_nv.max(dim=-1).values.isfinite().all()):
             raise InputError(
                 "the model's numbers for the next token are not finite; its weights are broken"
@@ -128,9 +147,14 @@ class Reader:
 
     def keep(self, index_n: Tensor) -> None:
         """Go on with these texts, in this order."""
-        same = len(index_n) == self.state.batch
-        if not same or not bool((index_n == torch.arange(len(index_n)).to(index_n)).all()):
+        before = self.state.batch if self.decoder is None else self.decoder.batch
+        same = len(index_n) == before
+        if same and bool((index_n == torch.arange(len(index_n)).to(index_n)).all()):
+            return
+        if self.decoder is None:
             self.state = self.state.rows(index_n)
+        else:
+            self.decoder.rows(index_n.tolist())
 
 
 class Search:
@@ -159,10 +183,11 @@ class Search:
         """The texts of every sentence, best first."""
         lengthen = self.as_fairseq if self.beam.style == "fairseq" else self.as_imitkd
         last = self.places - 1 if self.beam.style == "fairseq" else self.places - 2
-        for step in range(last + 1):
-            lengthen(step, last=step == last)
-            if not self.live:
-                break
+        with self.reader.natively(self.beam.beam):
+            for step in range(last + 1):
+                lengthen(step, last=step == last)
+                if not self.live:
+                    break
         return self.found
 
     def next_scores(self) -> Tensor:

@@ -17,8 +17,10 @@ the seed and the prompt's place, so that what it becomes does not depend on its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,6 +33,8 @@ from parformer.evaluate.perplexity import at_rest
 from parformer.fields import need_at_least
 from parformer.head import widen
 from parformer.model import Model
+from parformer.native.decoder import Decoder
+from parformer.native.lending import lent
 
 if TYPE_CHECKING:
     from parformer.data.tokenizers import Tokenizer
@@ -158,13 +162,14 @@ def generate(
             group = Group(model, [prompts[place] for place in places], size, use_state)
             randoms = [Random(f"{seed} {place}") for place in places]
             going = [True] * len(places)
-            while any(going):
-                uniforms = [random.random() for random in randoms]
-                chosen = group.choose(sampling, uniforms)
-                for i, place in enumerate(places):
-                    going[i] = going[i] and hand_out(place, chosen[i])
-                if any(going):
-                    group.read_on(chosen)
+            with group.natively(tokens):
+                while any(going):
+                    uniforms = [random.random() for random in randoms]
+                    chosen = group.choose(sampling, uniforms)
+                    for i, place in enumerate(places):
+                        going[i] = going[i] and hand_out(place, chosen[i])
+                    if any(going):
+                        group.read_on(chosen)
     return written
 
 
@@ -202,7 +207,10 @@ class Group:
         check_tokens(self.text_bt, config.vocab_size, "prompts")
         self.seen_bv = torch.zeros(len(prompts), config.vocab_size, dtype=torch.bool)
         self.seen_bv.scatter_(1, self.text_bt, True)
+        self.seen, self.handed_over = self.seen_bv.numpy(), False
         self.logits_bv = torch.empty(0)
+        self.decoder: Decoder | None = None
+        """Who reads on after the prompt, where the model has a native form."""
         if not use_state:
             self._read_again()
             return
@@ -211,12 +219,30 @@ class Group:
         for piece_bt in torch.split(text_bt, self.span if numbered else PIECE, dim=1):
             self._read(piece_bt)
 
+    @contextmanager
+    def natively(self, tokens: int) -> Iterator[None]:
+        """Inside, tokens after the prompt are read without Python between the matrices."""
+        batch, memory = self.state.batch, self.state.memory
+        if not self.use_state or tokens < 2:
+            yield
+            return
+        make = partial(self.model.native, batch=batch, memory=memory)
+        with lent(self.model, make, batch, memory) as decoder:
+            self.decoder, self.handed_over = decoder, False
+            yield
+            self.decoder = None
+
     def choose(self, sampling: Sampling, uniforms: Sequence[float]) -> list[int]:
         """The next token of each text."""
+        if self.decoder is not None and self.handed_over:
+            rules = (sampling.repetition_penalty, sampling.temperature, sampling.top_p)
+            return self.decoder.choose((*rules, sampling.top_k), self.size, self.seen_bv, uniforms)
         return sampling.choose(self.logits_bv, self.seen_bv[:, : self.size], uniforms)
 
     def read_on(self, chosen: list[int]) -> None:
         """Add a token to each text."""
+        if self.decoder is not None and self._read_natively(self.decoder, chosen):
+            return
         next_b1 = torch.tensor(chosen)[:, None]
         self.seen_bv.scatter_(1, next_b1, True)
         if self.use_state:
@@ -224,6 +250,19 @@ class Group:
         else:
             self.text_bt = torch.cat((self.text_bt, next_b1), dim=1)
             self._read_again()
+
+    def _read_natively(self, decoder: Decoder, chosen: list[int]) -> bool:
+        """Let the decoder read on; not where its window is full, which has to slide."""
+        if not self.handed_over:
+            decoder.load(self.state)
+            self.handed_over = True
+        if decoder.full:
+            self.state, self.decoder = decoder.state(), None
+            return False
+        for row, token in enumerate(chosen):
+            self.seen[row, token] = True
+        decoder.step([[token] for token in chosen])
+        return True
 
     def _read(self, tokens_bt: Tensor) -> None:
         out = self.model(tokens_bt.to(self.device), state=self.state, last_only=True)

@@ -61,8 +61,8 @@ def grouped(weight_oi: Tensor) -> Tensor:
 
 def pack_nibbles(numbers_oi: Tensor) -> Tensor:
     """Two neighbours in a byte, the first one below."""
-    low, high = (numbers_oi.view(torch.uint8) & 15).unflatten(1, (-1, 2)).unbind(-1)
-    return low | high << 4
+    nibbles = numbers_oi.view(torch.uint8) & 15
+    return nibbles[:, ::2] | nibbles[:, 1::2] << 4
 
 
 def unpack_nibbles(bytes_on: Tensor) -> Tensor:

@@ -183,9 +183,7 @@ def convolution(program: Program, branch: Convolution, x: Span) -> tuple[Span, N
         scores = tap_weights(branch.scores.detach().float())
         weights = program.address(scores, branch.heads, branch.taps)
     out = program.take(branch.channels)
-    cell = Cell(
-        program.state(CELLS, branch.taps * branch.channels), branch.taps * branch.channels
-    )
+    cell = Cell(program.state(CELLS, branch.taps * branch.channels), branch.taps * branch.channels)
     sizes = (branch.channels, branch.heads, branch.taps, cell.number)
     program.add("convolve", *u.words, *kernel, *out.words, weights, *sizes)
     program.give(*temporary)

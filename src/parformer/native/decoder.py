@@ -22,7 +22,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,13 +33,13 @@ from parformer.embedding import Embedding
 from parformer.errors import InputError
 from parformer.fields import need_at_least
 from parformer.head import Head
-from parformer.kernels.decoder.library import WORDS, library
+from parformer.kernels.decoder.library import WORDS, Off, library
 from parformer.kernels.extension import Unavailable
 from parformer.native import attending, synthesizing  # noqa: F401 - they register forms
 from parformer.native.ends import write_embedding, write_head
 from parformer.native.forms import Where, write_stack
-from parformer.native.program import NoForm, Program, Weights
-from parformer.native.slots import Cell, Engine, Slot, Tokens
+from parformer.native.program import NoForm, NotMeant, Program, Weights
+from parformer.native.slots import Engine, Slot
 from parformer.state import State
 
 MOST_TEXTS, MOST_TOKENS = 32, 8
@@ -154,10 +153,11 @@ class Decoder:
 
         They are the decoder's own and change with its next step.
         """
+        rows: Sequence[Sequence[int]]
         rows = tokens.tolist() if isinstance(tokens, Tensor) else tokens
         time = len(rows[0]) if rows else 0
         self._check(rows, time)
-        flat = rows[0] if len(rows) == 1 else [token for row in rows for token in row]
+        flat = [token for row in rows for token in row]
         self._tokens[: len(flat)] = flat
         engine = self.engine
         if engine.functions.step(engine.handle, self._tokens, len(rows), time, self.position):
@@ -187,12 +187,40 @@ class Decoder:
     def _view(self, batch: int) -> Tensor:
         if batch not in self._views:
             shape, strides = (batch, self.config.vocab_size), (self._logit_step, 1)
-            self._views[batch] = self._logits.as_strided(shape, strides, self._logits.storage_offset())
+            first = self._logits.storage_offset()
+            self._views[batch] = self._logits.as_strided(shape, strides, first)
         return self._views[batch]
 
-    def choose(self, rules: Sequence[float], top_k: int, size: int, seen: Any, uniforms: Any) -> list[int]:
-        """The next token of each text; `rules` are repetition penalty, temperature and top-p."""
-        raise NotImplementedError
+    def choose(
+        self,
+        rules: tuple[float, float, float, int],
+        size: int,
+        seen_bv: Tensor,
+        uniforms: Sequence[float],
+    ) -> list[int]:
+        """The next token of each text, of the first `size` tokens, as `Sampling.choose` has it.
+
+        `rules` are its repetition penalty, temperature, top-p and top-k; `seen_bv` says which
+        tokens were there before.
+        """
+        batch, vocab = self.batch, self.config.vocab_size
+        if seen_bv.shape != (batch, vocab) or seen_bv.dtype != torch.bool:
+            raise InputError(f"seen_bv must be torch.bool of shape {(batch, vocab)}")
+        if not 1 <= size <= vocab or len(uniforms) != batch or not seen_bv.is_contiguous():
+            raise InputError(f"a choice among {size} tokens by {len(uniforms)} numbers")
+        numbers = (ctypes.c_double * 3)(*rules[:3])
+        points = (ctypes.c_double * batch)(*uniforms)
+        failed = self.engine.functions.choose(
+            *(self._logits.data_ptr(), self._logit_step, size, batch, seen_bv.data_ptr(), vocab),
+            *(numbers, rules[3], points, self._chosen),
+        )
+        if failed == 2:
+            raise InputError(
+                "the model's numbers for the next token are not finite; its weights are broken"
+            )
+        if failed:
+            raise MemoryError("there is no memory left to choose a token")
+        return list(self._chosen[:batch])
 
     def rows(self, index: Sequence[int]) -> None:
         """Go on with these texts, in this order: beams."""
@@ -208,12 +236,12 @@ class Decoder:
 def check_fit(config: ModelConfig, stack: Stack, batch: int, time: int) -> None:
     """Refuse what has no native form as a whole."""
     if not config.causal or config.head != "lm":
-        raise NoForm(f"a model with head {config.head!r}, causal={config.causal}, does not write")
+        raise NotMeant(f"a model with head {config.head!r}, causal={config.causal}, does not write")
     if batch > MOST_TEXTS or time > MOST_TOKENS:
-        raise NoForm(f"{batch} texts of {time} tokens are more than a native step is for")
+        raise NotMeant(f"{batch} texts of {time} tokens are more than a native step is for")
     like = next(stack.parameters())
     if like.device.type != "cpu" or like.dtype not in (torch.float32, torch.bfloat16):
-        raise NoForm(f"weights are {like.dtype} on {like.device}")
+        raise NotMeant(f"weights are {like.dtype} on {like.device}")
     if stack._forward_hooks or stack._forward_pre_hooks:
         raise NoForm("something listens to the model")
 
@@ -230,7 +258,8 @@ def start(program: Program, dtype: torch.dtype, threads: int, level: str) -> Run
     try:
         functions = library(level)
     except Unavailable as error:
-        raise NoForm(str(error)) from None
+        kind = NotMeant if isinstance(error, Off) else NoForm
+        raise kind(str(error)) from None
     arena = torch.zeros(program.size + 64)
     words = [
         torch.tensor(numbers, dtype=torch.int64)

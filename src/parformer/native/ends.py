@@ -131,9 +131,7 @@ def write_clusters(program: Program, head: ClusterHead, x: Span, logits: Span) -
     program.add("clusters", *logits.words, *columns.words, columns.width, sizes)
 
 
-def write_hints(
-    program: Program, head: FlatHead, prior: Prior, x: Span, logits: Span
-) -> Tokens:
+def write_hints(program: Program, head: FlatHead, prior: Prior, x: Span, logits: Span) -> Tokens:
     """What counts and repeats say is added to the logits."""
     readers = compiled()
     if readers is None:

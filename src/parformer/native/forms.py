@@ -56,9 +56,7 @@ def form(*kinds: type[Block]) -> Callable[[Form], Form]:
     return register
 
 
-def write_stack(
-    program: Program, stack: Stack, x: Span, where: Where, slots: list[Slot]
-) -> Span:
+def write_stack(program: Program, stack: Stack, x: Span, where: Where, slots: list[Slot]) -> Span:
     """All blocks of a stack, and what each remembers."""
     if not stack.inherits:
         relative = stack.config.positions == "relative"
@@ -175,7 +173,7 @@ def ngrams(program: Program, block: Block, x: Span, where: Where) -> tuple[Span,
 
 
 def mix(program: Program, a: Span, b: Span, factor: float | nn.Parameter) -> Span:
-    """a + factor · b"""
+    """One buffer and another times a factor."""
     out, given = program.take(a.width), factor
     scale = given if isinstance(given, nn.Parameter) else torch.tensor([given])
     assert a.width == b.width

@@ -43,6 +43,10 @@ class NoForm(Exception):
     """Why a model has no native form; the ordinary step goes on in its stead."""
 
 
+class NotMeant(NoForm):
+    """What a native form was never made for, so that nobody need be told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A buffer of the arena: where it begins, how wide it is, how far its rows lie apart."""
@@ -130,7 +134,7 @@ class Program:
         )
 
     def matrix(self, weight: Tensor, bias: Tensor | None = None) -> int:
-        """The number of a matrix (outputs, inputs), which is known once however often it is used."""
+        """The number of a matrix (outputs, inputs), the same however often it is used."""
         if weight.dim() != 2 or weight.device.type != "cpu" or not weight.is_floating_point():
             raise NoForm(f"{weight.dtype} of shape {tuple(weight.shape)} is no matrix here")
         key = (weight.data_ptr(), *weight.shape, *weight.stride())
@@ -211,9 +215,7 @@ class Program:
         assert plus is None or (plus.width == rows and plus.offset != out.offset)
         assert x.offset != out.offset
         added = NOWHERE if plus is None else plus.words
-        self.add(
-            *("linear", matrix, *x.words, *out.words, *added, ACTIVATIONS.index(activation))
-        )
+        self.add(*("linear", matrix, *x.words, *out.words, *added, ACTIVATIONS.index(activation)))
         return out
 
     def norm(self, module: nn.Module | None, x: Span, out: Span | None = None) -> Span:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from torch import Tensor
 
 from parformer.blocks.base import Block
 from parformer.blocks.linear import HeadLinear, Linear, plain_weight
@@ -78,14 +77,12 @@ Made = tuple[int, int, int, int, int, int, int, int, int, int]
 """Kind, both addresses, how far heads lie apart, rank, both spans, the left one's heads."""
 
 
-def part(
-    program: Program, block: Synthesizer, kind: str, seen: Span
-) -> tuple[Made, list[Span]]:
+def part(program: Program, block: Synthesizer, kind: str, seen: Span) -> tuple[Made, list[Span]]:
     """The scores of one part, and the buffers that they are read from."""
     sizes, scores = block.sizes, block.scores[kind]
     heads, length, rank = sizes.heads, sizes.length, sizes.rank
     if isinstance(scores, Random | Fixed):
-        table = program.address(cast(Tensor, scores.table_hnn), heads, length, length)
+        table = program.address(scores.table_hnn, heads, length, length)
         return (RANDOM, table, 0, length * length, 0, *NOWHERE, *NOWHERE, 0), []
     if isinstance(scores, FactoredRandom):
         own = SAME_RANDOM if sizes.released else FACTORED_RANDOM

@@ -57,6 +57,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+class Off(Unavailable):
+    """Somebody wants no native decoder."""
+
+
 class Library:
     """The compiled functions; tensors are given as their addresses."""
 
@@ -79,7 +83,7 @@ def library(level: str = "") -> Library:
     """The functions for these instructions; `Unavailable` says why there are none."""
     wanted = level or os.environ.get("PARFORMER_NATIVE", "") or "best"
     if wanted == "off":
-        raise Unavailable("PARFORMER_NATIVE is off")
+        raise Off("PARFORMER_NATIVE is off")
     if wanted not in LEVELS:
         raise Unavailable(f"PARFORMER_NATIVE is {wanted!r}; known: {', '.join(LEVELS)}, off")
     found = _built(wanted)
