@@ -305,10 +305,7 @@ class Model(Stack):
         return any(done)
 
     def native(self, **wanted: Any) -> Decoder:
-        """The same model without Python between its matrices, to write token by token.
-
-        `wanted` is what `Decoder` takes: batch, time, memory, weights, threads.
-        """
+        """The same model in C++, to write token by token; `wanted` is what `Decoder` takes."""
         return Decoder(self.config, self.embedding, self, self.head, self.prior, **wanted)
 
     def save(self, path: str | Path, tokenizer: str | None = None, *, sparse: bool = False) -> None:
