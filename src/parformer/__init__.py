@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from parformer.model import load as load
     from parformer.naming import design as design
     from parformer.naming import show as show
+    from parformer.predict.request import predict as predict
     from parformer.reproduce.job import reproduce as reproduce
     from parformer.search.placement.job import search_placement as search_placement
     from parformer.search.ranking.job import proxies as proxies
@@ -59,6 +60,7 @@ __all__ = [
     "measure",
     "par",
     "pick",
+    "predict",
     "prepare",
     "preset",
     "presets",
@@ -88,7 +90,16 @@ LATE = {
     "show": "parformer.naming",
     "translate": "parformer.generate.translating",
 }
-PACKAGES = ("compress", "convert", "evaluate", "generate", "measure", "reproduce", "train")
+PACKAGES = (
+    "compress",
+    "convert",
+    "evaluate",
+    "generate",
+    "measure",
+    "predict",
+    "reproduce",
+    "train",
+)
 """Verbs that are packages one can call, and the package for weights from elsewhere."""
 
 

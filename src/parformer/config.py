@@ -168,6 +168,7 @@ class ModelConfig(FirstWeights, HeadConfig, EmbeddingConfig, StackConfig):
         """Plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values |= {"pattern": str(self.pattern), "cutoffs": list(self.cutoffs)}
+        values["labels"] = list(self.labels)
         encoder = dict(values.pop("encoder"))
         return values | ({"encoder": encoder} if encoder else {})
 

@@ -130,11 +130,19 @@ class HeadConfig:
     of its own (MobileBERT)."""
     pooler: bool = FAMILY
     """One vector for a whole text, of its first token, as BERT's classifiers use it."""
-    pool: Literal["dense", "first"] = FAMILY
-    """How: a tanh projection of the first token, or just as it is (MobileBERT)."""
+    pool: Literal["dense", "first", "mean"] = FAMILY
+    """How: a tanh projection of the first token, that token as it is (MobileBERT), or the mean of
+    all tokens (sentence encoders)."""
     pair_head: Literal["none", "next", "order"] = "none"
     """Two logits for a pair of sentences, from what is pooled: 1 where the second does not follow
     the first (BERT), or where the two have changed places (ALBERT)."""
+    label_head: Literal["none", "class", "score", "choice", "span"] = "none"
+    """What is told of labelled texts: a class, a score, or how right a choice is, from what is
+    pooled; or where an answer starts and ends, from every token."""
+    labels: tuple[str, ...] = ()
+    """The classes, in the order of their logits."""
+    label_dropout: float = 0.1
+    """Share of what that head reads which is dropped while training."""
     final_dropout: bool = FAMILY
     """Drop some of what the head reads, too."""
     counts: int = 0
@@ -156,6 +164,23 @@ class HeadConfig:
             raise ConfigError("a masked-word head needs causal=false: it reads both sides")
         if self.pair_head != "none" and not self.pooler:
             raise ConfigError(f"pair_head={self.pair_head!r} reads what is pooled; set pooler=true")
+
+        if self.label_head in ("class", "score", "choice") and not self.pooler:
+            raise ConfigError(
+                f"label_head={self.label_head!r} reads what is pooled; set pooler=true"
+            )
+        if self.labels and self.label_head != "class":
+            raise ConfigError(f"labels are those of label_head='class', got {self.label_head!r}")
+        if not 0 <= self.label_dropout < 1:
+            raise ConfigError(
+                f"label_dropout is a share from 0 to below 1, got {self.label_dropout:g}"
+            )
+
+    @property
+    def label_width(self) -> int:
+        """Numbers that the head for labelled texts gives."""
+        widths = {"none": 0, "class": len(self.labels), "score": 1, "choice": 1, "span": 2}
+        return widths[self.label_head]
 
     def check_counts(self, vocab_size: int, *, adaptive: bool) -> None:
         """Refuse a table of counts that this head cannot use."""

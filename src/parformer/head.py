@@ -260,6 +260,35 @@ def make_head(config: ModelConfig, words: WordEmbedding) -> Head | None:
     return (ClusterHead if len(config.clusters) > 1 else FlatHead)(config, words)
 
 
+def pool(config: ModelConfig, dense: nn.Module | None, x_btd: Tensor, there: Tensor | None) -> Tensor:
+    """One vector for each text; `there` (batch, time) is true where there is a token."""
+    if config.pool == "mean":
+        if there is None:
+            return x_btd.mean(1)
+        weight_bt1 = there[..., None].to(x_btd.dtype)
+        return (x_btd * weight_bt1).sum(1) / weight_bt1.sum(1).clamp(min=1)
+    first_bd = x_btd[:, 0]
+    return first_bd if dense is None else torch.tanh(dense(first_bd))
+
+
+class LabelHead(nn.Module):
+    """What is told of a labelled text, or of each of its tokens."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.out = Linear(config.d_model, config.label_width)
+        self.dropout, self.of_tokens = config.label_dropout, config.label_head == "span"
+
+    def forward(self, x_btd: Tensor, pooled_bd: Tensor | None) -> Tensor:
+        """Logits of texts, or of tokens, in fp32 or better."""
+        read = x_btd if self.of_tokens else pooled_bd
+        assert read is not None
+        if self.training and self.dropout:
+            read = F.dropout(read, self.dropout)
+        logits: Tensor = self.out(read)
+        return widen(logits)
+
+
 def head_cost(config: ModelConfig, shape: Shape) -> Cost:
     """What the head adds to the embedding, and the work of its loss or logits."""
     tokens, d = shape.batch * shape.tgt_len, config.d_model
@@ -267,6 +296,9 @@ def head_cost(config: ModelConfig, shape: Shape) -> Cost:
     cost = linear_cost(d, d, shape.batch, bias=True) if dense else Cost()
     if config.pair_head != "none":
         cost += linear_cost(d, 2, shape.batch, bias=True)
+    if config.label_width:
+        rows = tokens if config.label_head == "span" else shape.batch
+        cost += linear_cost(d, config.label_width, rows, bias=True)
     if config.head == "none":
         return cost
     if len(config.clusters) > 1:

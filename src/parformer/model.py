@@ -32,7 +32,7 @@ from parformer.counts.prior import Hints, Prior
 from parformer.embedding import IGNORE, Embedding, there_of
 from parformer.errors import ConfigError, FolderError, InputError, ParformerError
 from parformer.first_weights import initialise
-from parformer.head import Head, make_head
+from parformer.head import Head, LabelHead, make_head, pool
 from parformer.inputs import all_present, check_inputs, check_state
 from parformer.native.decoder import Decoder
 from parformer.state import Output, State
@@ -63,6 +63,7 @@ class Model(Stack):
         dense = config.pooler and config.pool == "dense"
         self.pooler = Linear(config.d_model, config.d_model) if dense else None
         self.pair_head = Linear(config.d_model, 2) if config.pair_head != "none" else None
+        self.label_head = LabelHead(config) if config.label_width else None
         self._compiled: Callable[..., Step] | None = None
 
     def compile(self, *args: Any, **options: Any) -> None:
@@ -127,14 +128,16 @@ class Model(Stack):
         if self.config.causal:
             new = self._after(state, tokens.shape[1], after, (window, present, recent))
         pairs = None if self.pair_head is None else self.pair_head(pooled)
+        labels = None if self.label_head is None else self.label_head(x_btd, pooled)
+        more = {"pooled": pooled, "pair_logits": pairs, "label_logits": labels}
         if targets is None:
             logits = self._logits(x_btd, hints, last_only=last_only)
-            return Output(x_btd, new, logits=logits, pooled=pooled, pair_logits=pairs)
+            return Output(x_btd, new, logits=logits, **more)
         if losses_n is not None:
             loss, losses_bt = losses_n.mean(), losses_n.view(targets.shape)
         else:
             loss, losses_bt = self._losses(x_btd, targets, hints)
-        return Output(x_btd, new, loss=loss, losses=losses_bt, pooled=pooled, pair_logits=pairs)
+        return Output(x_btd, new, loss=loss, losses=losses_bt, **more)
 
     def _begun(self, state: State | None, batch: int) -> State:
         """A state that fits, or the one before the first token."""
@@ -194,7 +197,9 @@ class Model(Stack):
             before,
             context,
         )
-        pooled = self._pooled(x_btd) if self.config.pooler else None
+        pooled = None
+        if self.config.pooler:
+            pooled = pool(self.config, self.pooler, x_btd, context.padding)
         if self.training and self.config.dropout and self.config.final_dropout:
             x_btd = F.dropout(x_btd, self.config.dropout)
         losses_n = None
@@ -203,10 +208,6 @@ class Model(Stack):
             known = None if hints is None else hints.in_a_row()
             losses_n = self.head.losses(x_btd.flatten(0, 1), targets_n, known)
         return x_btd, after, pooled, losses_n
-
-    def _pooled(self, x_btd: Tensor) -> Tensor:
-        first_bd = x_btd[:, 0]
-        return first_bd if self.pooler is None else torch.tanh(self.pooler(first_bd))
 
     def encode(
         self, source: Tensor, padding: Tensor | None = None, *, taps: Taps | None = None

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 from parformer.config import SECTIONS, ModelConfig, read_tables
 from parformer.errors import ConfigError
 from parformer.fields import check_names, field_types, fit_fields, fit_type, need_at_least
+from parformer.placing import SearchConfig as SearchConfig
 from parformer.store.files import Json
 
 Tokenizers = Literal["byte", "used-bytes", "character", "word", "bpe", "wordpiece", "unigram"]
@@ -47,6 +48,15 @@ class DataConfig:
     """Pairs are left out of train with so many times more words on one side; 0 keeps all."""
     lower: bool = False
     """Pairs are read in small letters."""
+    texts: tuple[str, ...] = ()
+    """Columns of labelled data that hold a text, one or two; without a name those that are usual."""
+    label: str = ""
+    """Column that holds the label; without a name 'label'."""
+    delimiter: str = ""
+    """What stands between columns; without one a comma in .csv files and a tab in .tsv files."""
+    stride: int = 128
+    """Tokens from one piece of a long passage to the next, where an answer is looked for; 0 refuses
+    passages that are longer than the window."""
     identity: str = ""
     """SHA-256 of the text, which a run writes down: it does not go on with another text."""
 
@@ -57,6 +67,9 @@ class DataConfig:
         need_at_least("data.vocab_size", self.vocab_size, 0)
         need_at_least("data.min_count", self.min_count, 0)
         need_at_least("data.longest", self.longest, 0)
+        need_at_least("data.stride", self.stride, 0)
+        if len(self.texts) > 2:
+            raise ConfigError(f"data.texts are one or two columns, got {len(self.texts)}")
         if self.ratio and self.ratio < 1:
             raise ConfigError(f"data.ratio is at least 1, or 0 for any, got {self.ratio:g}")
         if not self.corpus:
@@ -75,7 +88,14 @@ class TrainConfig:
     """Decides the first weights, the order of the text and what dropout drops."""
 
     task: str = "auto"
-    """What is learned: language, masked or translate; auto asks the model."""
+    """What is learned: language, masked, translate, classify, score, choice, span, or a benchmark
+    such as sst2; auto asks the model."""
+    start: str = ""
+    """A run, a model folder or a Hugging Face folder whose weights are the first ones."""
+    start_identity: str = ""
+    """SHA-256 of those weights, which a run writes down."""
+    epochs: float = 0.0
+    """Times that every example is seen, in place of a number of steps; 0 means steps."""
     batch: int = 16
     """Texts side by side in one update, over all devices."""
     batch_tokens: int = 0
@@ -112,6 +132,16 @@ class TrainConfig:
     """Largest norm of all gradients together; 0 means any."""
     momentum: float = 0.95
     """Muon's memory."""
+    frozen: int = 0
+    """Blocks from the bottom whose weights stay as they are, and the embedding's with them."""
+    layer_decay: float = 1.0
+    """Each block learns at so much of the rate of the block above it, and the embedding at the
+    least; 1 means all alike."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Whether rare classes weigh more in the loss, as much as they are rarer."""
+    patience: int = 0
+    """Stop after so many validations without a better one, and keep the best weights; 0 means
+    never, and the last ones."""
 
     label_smoothing: float = 0.0
     """Share of a translation's loss that asks for all tokens alike."""
@@ -121,6 +151,8 @@ class TrainConfig:
     et al. 2017) falls with the root of the step, wherever the end is."""
     warmup: int = 0
     """Steps over which the rate rises from 0."""
+    warmup_share: float = 0.0
+    """The same as a share of all steps; 0 means train.warmup."""
     final_rate: float = 0.0
     """The rate at the end."""
     first_step_full: bool = False
@@ -162,12 +194,16 @@ class TrainConfig:
             "final_tokens",
             "checkpoint_every",
             "batch_tokens",
+            "frozen",
+            "patience",
         ):
             need_at_least(f"train.{name}", getattr(self, name), 0)
         need_at_least("train.mem_len", self.mem_len, -1)
         need_at_least("train.clamp_len", self.clamp_len, -1)
         need_at_least("train.keep", self.keep, 2)
-        for name in ("time", "learning_rate", "eps", "weight_decay", "clip", "final_rate"):
+        for name in (
+            "time", "learning_rate", "eps", "weight_decay", "clip", "final_rate", "epochs",
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name} must not be negative, got {getattr(self, name):g}")
         for name in ("beta1", "beta2", "momentum"):
@@ -175,9 +211,16 @@ class TrainConfig:
                 raise ConfigError(
                     f"train.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
                 )
-        if not 0 <= self.label_smoothing < 1:
+        for name in ("label_smoothing", "warmup_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"train.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
+                )
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"train.layer_decay is a share above 0, got {self.layer_decay:g}")
+        if self.layer_decay < 1 and self.optimizer == "muon":
             raise ConfigError(
-                f"train.label_smoothing is a share from 0 to below 1, got {self.label_smoothing:g}"
+                f"train.layer_decay {self.layer_decay:g} is not for muon; take adamw or lamb"
             )
         if not 0 < self.mask < 1:
             raise ConfigError(f"train.mask is a share between 0 and 1, got {self.mask:g}")
@@ -190,99 +233,6 @@ class TrainConfig:
             raise ConfigError(
                 f"train.final_rate {self.final_rate:g} is above train.learning_rate "
                 f"{self.learning_rate:g}; lower it"
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SearchConfig:
-    """How the differentiable search finds a pattern; its updates are those of [train]."""
-
-    layers: int = 0
-    """Layers that get a block each; 0 means as many as the model's pattern has."""
-    choices: str = "sfi"
-    """The blocks that every layer may choose from, written as a pattern."""
-    by: Literal["supernet", "trials", "usual", "random"] = "supernet"
-    """One supernet, as PAR Transformer has it; or short trainings whose better half goes on: of
-    patterns that a regression finds promising, of the usual ones alone, or of random ones."""
-    mode: Literal["soft", "sampled"] = "soft"
-    """Run all choices and mix them, as in the paper, or only one that is drawn (GDAS)."""
-    seeds: int = 1
-    """Searches, each with a seed of its own from train.seed up."""
-
-    warmup: float = 0.2
-    """Share of the updates in which the architecture stays as it is."""
-    share: float = 0.2
-    """Share of the text, and of the updates after the warm-up, that is the architecture's."""
-    cycle: int = 0
-    """Updates from one turn of the weights to the next; 0 means an epoch."""
-    learning_rate: float = 1e-2
-    """The rate of the architecture's Adam."""
-    weight_decay: float = 5e-4
-    """How strongly the architecture is drawn back to where all choices are alike."""
-    beta1: float = 0.9
-    """How long a gradient of the architecture is remembered."""
-    beta2: float = 0.999
-    """How long its size is remembered."""
-    temperature: float = 5.0
-    """How even the mixing is at first (FBNet)."""
-    final_temperature: float = 0.087
-    """How even it is in the end; with the same as at first it stays constant."""
-    floor: float = 0.0
-    """Share of every layer's mixing that is given to all its choices alike."""
-    guard: float = 0.25
-    """A layer keeps a kind of block if the loss, when the warm-up ends, would grow by this share
-    or more without it, whatever the search settles on; 0 keeps nothing."""
-    patience: float = 0.75
-    """Stop when the pattern has not changed for so large a share of what follows the warm-up."""
-
-    penalty: str = ""
-    """A price on what blocks cost, such as flops=0.1: so much of the loss for one baseline."""
-    limit: str = ""
-    """What the pattern may cost, such as latency=0.7x: of the interleaved model's."""
-    ramp: float = 0.0
-    """Share of what follows the warm-up over which the penalty grows to its full height."""
-    steering: float = 0.2
-    """How fast the penalty follows a limit that is not met."""
-
-    def __post_init__(self) -> None:
-        fit_fields(self, "search.")
-        need_at_least("search.layers", self.layers, 0)
-        need_at_least("search.cycle", self.cycle, 0)
-        need_at_least("search.seeds", self.seeds, 1)
-        if self.layers in (1, 2):
-            raise ConfigError(
-                f"search.layers {self.layers} cannot be cut into thirds of the depth, which the "
-                "result is told in; give at least 3"
-            )
-        if self.cycle == 1:
-            raise ConfigError("search.cycle 1 leaves no turn for the architecture; give 2 or more")
-        if self.guard < 0:
-            raise ConfigError(f"search.guard must not be negative, got {self.guard:g}")
-        for name in ("warmup", "ramp", "floor"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"search.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
-                )
-        if not 0 < self.share < 1:
-            raise ConfigError(f"search.share is a share between 0 and 1, got {self.share:g}")
-        if not 0 < self.patience <= 1:
-            raise ConfigError(f"search.patience is a share above 0, got {self.patience:g}")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"search.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
-                )
-        for name in ("learning_rate", "temperature", "final_temperature", "steering"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"search.{name} must be above 0, got {getattr(self, name):g}")
-        if self.weight_decay < 0:
-            raise ConfigError(
-                f"search.weight_decay must not be negative, got {self.weight_decay:g}"
-            )
-        if self.penalty and self.limit:
-            raise ConfigError(
-                f"search.penalty {self.penalty!r} and search.limit {self.limit!r} are two ways "
-                "to the same end; give one of them"
             )
 
 

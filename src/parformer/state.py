@@ -114,3 +114,5 @@ class Output:
     """(batch, width), for models with a pooler."""
     pair_logits: Tensor | None = None
     """(batch, 2), for models with a head for pairs of sentences."""
+    label_logits: Tensor | None = None
+    """(batch, labels), or (batch, time, 2) for spans, for models with a head for labelled texts."""

@@ -79,6 +79,7 @@ VERBS = (
     Verb("compress", "make a trained model smaller and faster, with a receipt for every step"),
     Verb("evaluate", "perplexity of a trained model on text it never saw"),
     Verb("generate", "let a trained model write on"),
+    Verb("predict", "what a trained model tells of a text: classes, scores, choices, answers"),
 )
 
 

@@ -100,6 +100,8 @@ class Screen:
 
 def in_words(loss: float, unit: str) -> str:
     """A loss in nats as people read it."""
+    if unit == "loss":
+        return f"loss {loss:.4f}"
     if unit == "bits":
         return f"loss {loss:.4f}  {loss / math.log(2):.3f} bits"
     return f"loss {loss:.4f}  perplexity {math.exp(min(loss, 700)):,.2f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from parformer.cli import labels
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
@@ -17,6 +18,7 @@ EXAMPLES = """\
   parformer train pocket --corpus python-source --time 3m --run first
   parformer train pocket --pattern '(sfff)x2 (f)x4' --steps 2000 --set train.learning_rate=1e-3
   parformer train lite-pocket-translation --task translate --data pairs/ --pair de-en
+  parformer train --start runs/encoder --task classify --data reviews.csv --text body --label stars
   parformer train mine.toml --corpus 'notes/*.txt' --seed 7
   torchrun --nproc-per-node 2 -m -- parformer train par-base --run base --shard"""
 
@@ -30,6 +32,11 @@ FLAGS = {
     "tokenizer": Flag(metavar="KIND", default="the recipe's"),
     "steps": Flag(default="the recipe's"),
     "time": Flag(read=read_seconds, metavar="TIME", default="steps instead; such as 90s or 5m"),
+    "start": Flag(metavar="FOLDER"),
+    "text": Flag(metavar="COLUMN", default="the usual"),
+    "label": Flag(metavar="COLUMN", default="label"),
+    "epochs": Flag(default="3 from a start, 10 without"),
+    "tries": Flag(name="--try", metavar="FIELD=A,B"),
     "seed": Flag(default="0"),
     "run": Flag(metavar="FOLDER", default="runs/MODEL-CORPUS"),
     "precision": Flag(default="auto"),
@@ -63,6 +70,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def farewell(result: TrainResult) -> None:
     """How it ended, and what to do next."""
+    if result.labelled:
+        labels.farewell(result)
+        return
     console, outcome = make_console(), result.outcome
     scores = outcome.result.scores if outcome.result is not None else {}
     for split, score in scores.items():

@@ -72,12 +72,19 @@ class Bucketed(Batches):
     def _make_order(self, epoch: int) -> NDArray[np.int64]:
         """The numbers of the texts of every batch of an epoch."""
         rng = np.random.Generator(np.random.PCG64(number_for(self.seed, "bucket", epoch)))
-        order = rng.permutation(len(self.examples))[: self.per_epoch * self.batch]
-        size = self.pool * self.batch
-        pools = [order[start : start + size] for start in range(0, len(order), size)]
-        by_length = [pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools]
-        batches = np.concatenate(by_length).reshape(self.per_epoch, self.batch)
-        return batches[rng.permutation(self.per_epoch)]
+        return in_pools(rng, self.lengths, self.batch, self.pool)
+
+
+def in_pools(
+    rng: np.random.Generator, lengths_n: NDArray[np.int64], batch: int, pool: int
+) -> NDArray[np.int64]:
+    """The numbers of the texts of every batch of an epoch: sorted by length within pools."""
+    count = len(lengths_n) // batch
+    order = rng.permutation(len(lengths_n))[: count * batch]
+    size = pool * batch
+    pools = [order[start : start + size] for start in range(0, len(order), size)]
+    by_length = [some[np.argsort(lengths_n[some], kind="stable")] for some in pools]
+    return np.concatenate(by_length).reshape(count, batch)[rng.permutation(count)]
 
 
 def padded(rows: Sequence[NDArray[Any]], value: int) -> torch.Tensor:

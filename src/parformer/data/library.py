@@ -12,7 +12,7 @@ import json
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
@@ -32,6 +32,8 @@ VOCAB_SIZE = 8192
 """Unless another size is asked for."""
 BATCH = 16
 """Passages that are encoded at once, on as many cores as there are."""
+TOGETHER = 4096
+"""Texts of their own that are encoded at once."""
 OWN = tuple(f"<{name}>" for name in SPECIAL)
 """The special tokens of vocabularies that are learned here, numbered from 0."""
 UNK = "<unk>"
@@ -65,6 +67,22 @@ class Library(Tokenizer):
     def encode(self, text: str) -> list[int]:
         to_utf8(text)
         return [token for part in self._encode([text]) for token in part]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        for text in texts:
+            to_utf8(text)
+        found: list[list[int]] = []
+        for start in range(0, len(texts), TOGETHER):
+            with many_threads():
+                some = list(texts[start : start + TOGETHER])
+                encoded = self._library.encode_batch_fast(some, add_special_tokens=False)
+            found += [part.ids for part in encoded]
+        return found
+
+    def pieces(self, text: str) -> list[tuple[int, int, int]]:
+        to_utf8(text)
+        part = self._library.encode(text, add_special_tokens=False)
+        return [(token, *span) for token, span in zip(part.ids, part.offsets, strict=True)]
 
     def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:
         for tokens in self._encode(read_utf8(chunks, where)):

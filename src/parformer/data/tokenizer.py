@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -71,6 +71,17 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """A text as tokens, nothing added at its end."""
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Many texts, each by itself."""
+        return [self.encode(text) for text in texts]
+
+    def pieces(self, text: str) -> list[tuple[int, int, int]]:
+        """Every token with the places in the text where it starts and ends."""
+        raise ConfigError(
+            f"a {self.kind} tokenizer does not tell which characters a token stands for; take "
+            "wordpiece or unigram"
+        )
 
     @abstractmethod
     def encode_chunks(self, chunks: Iterable[bytes], where: str = "the text") -> Encoded:

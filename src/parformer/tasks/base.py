@@ -15,6 +15,7 @@ from torch import Tensor
 
 from parformer.config import ModelConfig
 from parformer.data.batches import Batch, Batches, Tokens
+from parformer.data.benchmarks import BENCHMARKS
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError
 from parformer.fields import check_names
@@ -79,6 +80,14 @@ class Task(ABC):
     def score(self, model: Model, prepared: Prepared, split: str, limit: int) -> Scored:
         """How good a model is on a split, or on so many of its tokens; 0 means all."""
 
+    def compared(self, score: Scored) -> float:
+        """What early stopping and the choice between trainings go by; lower is better."""
+        return score.loss
+
+    def with_beside(self, score: Scored, prepared: Prepared, split: str) -> Scored:
+        """The score with what plain counting reaches, where that belongs to it."""
+        return score
+
     def ignorance(self, prepared: Prepared) -> float | None:
         """The loss of whoever knows how often things occur and no more, if that can be counted."""
         return None
@@ -109,8 +118,8 @@ def find_task(recipe: Recipe) -> Task:
     """What a recipe trains for; `auto` asks the model's head."""
     wanted = recipe.train.task
     if wanted != "auto":
-        check_names([wanted], TASKS, "task")
-        return TASKS[wanted](recipe)
+        check_names([wanted], [*TASKS, *BENCHMARKS], "task")
+        return TASKS[BENCHMARKS[wanted].kind if wanted in BENCHMARKS else wanted](recipe)
     for cls in TASKS.values():
         if cls.fits(recipe.model):
             return cls(recipe)

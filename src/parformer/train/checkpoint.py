@@ -121,6 +121,28 @@ def newest_checkpoint(root: Path, notice: Callable[[str], None]) -> Checkpoint |
     return None
 
 
+BEST_FORMAT, BEST = "parformer-best-1", "best"
+"""The weights of the best validation of a run, in a folder beside its checkpoints."""
+
+
+def write_best(run: Path, step: int, weights: Mapping[str, Tensor]) -> None:
+    values = folder.json_bytes({"step": step})
+    folder.write_folder(run / BEST, BEST_FORMAT, {WEIGHTS: weights, PROGRESS: values})
+
+
+def read_best(run: Path, step: int, notice: Callable[[str], None]) -> Mapping[str, Tensor] | None:
+    """Those after this step; None, which is said, where they are gone or damaged."""
+    try:
+        folder.check_folder(run / BEST, BEST_FORMAT, {WEIGHTS, PROGRESS})
+        found = folder.read_json(run / BEST, PROGRESS).get("step")
+        if found == step:
+            return folder.read_tensors(run / BEST / WEIGHTS)
+        notice(f"The best weights are those of step {found}, not of {step:,}; the last are taken.")
+    except FolderError as error:
+        notice(f"The best weights cannot be used, so the last are taken: {error}")
+    return None
+
+
 def sweep(root: Path, name: str = "step-") -> None:
     """Remove folders that a killed process left half written or half removed."""
     whole.sweep(root, f".{name}*")

@@ -22,6 +22,7 @@ from pathlib import Path
 from parformer.costs import cost
 from parformer.data.batches import sample
 from parformer.data.corpora import Corpus, find_corpus
+from parformer.data.labelled import Labelled
 from parformer.data.pairs import Filters, find_pairs
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
@@ -30,6 +31,7 @@ from parformer.evaluate.counting import References, references_of
 from parformer.events import Preparing, Watch
 from parformer.recipe import DataConfig, Recipe
 from parformer.store.files import cache_folder
+from parformer.tasks.preparing import kind_of, read_labelled
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
 from parformer.train.loop import Outcome, train
@@ -44,6 +46,7 @@ from parformer.train.run import (
     start_run,
 )
 from parformer.train.session import refuse_misfits
+from parformer.train.start import open_start
 
 
 def train_model(
@@ -124,16 +127,20 @@ def running(
             stored = read_run(path)
             recipe = stored if recipe is None else agree(stored, recipe, set(chosen), path)
             tokenizer = read_run_tokenizer(path)
-            prepared = prepared or read_text(recipe, workers, watch, tokenizer, path)
+            if prepared is None:
+                recipe, prepared = read_text(recipe, workers, watch, tokenizer, path)
         else:
             assert recipe is not None
-            prepared = prepared or read_text(recipe, workers, watch, None, path)
-            recipe = fit_vocabulary(recipe, prepared.tokenizer, watch.notice)
+            tokenizer = starting_tokenizer(recipe)
+            if prepared is None:
+                recipe, prepared = read_text(recipe, workers, watch, tokenizer, path)
+            if not isinstance(prepared, Labelled):
+                recipe = fit_vocabulary(recipe, prepared.tokenizer, watch.notice)
             recipe = recipe.replaced({"data.identity": prepared.identity})
             recipe = settle(recipe, prepared)
             if workers.first:
                 start_run(path, recipe, prepared.tokenizer)
-        watch.training(in_a_line(recipe, prepared, path), unit_of(prepared.tokenizer))
+        watch.training(in_a_line(recipe, prepared, path), unit_of(recipe, prepared.tokenizer))
         yield recipe, prepared
 
 
@@ -143,10 +150,10 @@ def in_a_line(recipe: Recipe, prepared: Prepared, path: Path) -> str:
     amount = f"{train.batch} × {train.tgt_len or recipe.model.step_len} tokens"
     if recipe.data.pair:
         amount = f"{train.batch_tokens:,} tokens" if train.batch_tokens else f"{train.batch} pairs"
-    text = (
-        f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens of "
-        f"{recipe.data.corpus}, {train.steps:,} updates of {amount}"
-    )
+    much = f"{prepared.splits['train'].tokens.size:,} {prepared.tokenizer.kind} tokens"
+    if isinstance(prepared, Labelled):
+        amount, much = f"{train.batch}", f"{len(prepared.examples['train']):,} examples"
+    text = f"{much} of {recipe.data.corpus}, {train.steps:,} updates of {amount}"
     if search is not None:
         layers = search.layers or len(recipe.model.pattern)
         seeds = f"{search.seeds} {'seed' if search.seeds == 1 else 'seeds'}"
@@ -158,21 +165,37 @@ def in_a_line(recipe: Recipe, prepared: Prepared, path: Path) -> str:
     )
 
 
-def unit_of(tokenizer: Tokenizer) -> str:
+def starting_tokenizer(recipe: Recipe) -> Tokenizer | None:
+    """The tokenizer of the model that a new run starts from, if it starts from one."""
+    return open_start(Path(recipe.train.start)).tokenizer if recipe.train.start else None
+
+
+def unit_of(recipe: Recipe, tokenizer: Tokenizer) -> str:
     """What people read losses in."""
+    if recipe.model.label_head != "none":
+        return "loss"
     return "perplexity" if tokenizer.made_of == "words" else "bits"
 
 
 def read_text(
     recipe: Recipe, workers: Workers, watch: Watch, tokenizer: Tokenizer | None, path: Path
-) -> Prepared:
-    """The text as tokens; the first process makes them, the others find them made."""
+) -> tuple[Recipe, Prepared]:
+    """The text as tokens; the first process makes them, the others find them made.
+
+    Labelled texts also say which classes the recipe's model has to tell apart.
+    """
+    if kind_of(recipe.train.task):
+        recipe, found = read_labelled(recipe, tokenizer, watch.preparing)
+        for note in found.notes:
+            watch.notice(note)
+        refuse_other_text(recipe.data, found.identity, path)
+        return recipe, found
     if not workers.first:
         workers.share("")
     prepared = as_tokens(find_text(recipe, watch, path), recipe, watch, tokenizer)
     if workers.first:
         workers.share("ready")
-    return prepared
+    return recipe, prepared
 
 
 def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:
@@ -181,12 +204,16 @@ def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:
     corpus = corpus_of(data, watch.preparing)
     if corpus.left_out:
         watch.notice(f"{data.corpus} is {corpus.about}.")
-    if data.identity and corpus.identity() != data.identity:
+    refuse_other_text(data, corpus.identity() if data.identity else "", path)
+    return corpus
+
+
+def refuse_other_text(data: DataConfig, identity: str, path: Path) -> None:
+    if data.identity and identity != data.identity:
         raise CorpusError(
             f"the text of {data.corpus!r} is not the one that the run {str(path)!r} was "
             "started with; restore it, or choose another --run"
         )
-    return corpus
 
 
 def corpus_of(data: DataConfig, progress: Preparing) -> Corpus:

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -36,6 +36,7 @@ from parformer.train.run import CHECKPOINTS, METRICS, MODEL, read_finished, writ
 from parformer.train.schedule import rate
 from parformer.train.session import Session
 from parformer.train.standing import (
+    Best,
     Standing,
     Tally,
     compare_machines,
@@ -99,9 +100,10 @@ def train(
             metrics = stack.enter_context(closing(open_metrics(path, length, first, watch)))
         stop = stack.enter_context(stop_signals())
         journal = (make_journal or Journal)(session, prepared, path, metrics, tally, watch)
+        journal.best = None if before is None else before.best
         watch.start(first, config.steps)
         saved = began = time.monotonic()
-        ended, settled = first, session.settled(first)
+        ended, settled = first, session.settled(first) or journal.gave_up()
         if until is not None and ended >= until and not settled:
             return Outcome(ended, False)
         while not settled:
@@ -115,6 +117,7 @@ def train(
             journal.log(ended, float(loss), float(norm), speed, last=settled)
             if ended % config.evaluate_every == 0 and not settled:
                 journal.validate(ended)
+                settled = journal.gave_up()
             enough = bool(stop) or (until is not None and ended >= until)
             due, stopping = workers.agree(is_due(config, ended, now - saved), enough)
             if due or stopping or settled:
@@ -160,6 +163,7 @@ class Journal:
         self.metrics, self.tally, self.watch = metrics, tally, watch
         self.config = session.config
         self.vocabulary = digest_of(prepared)
+        self.best: Best | None = None
 
     def log(self, step: int, loss: float, norm: float, speed: float, *, last: bool) -> None:
         self.tally.add(loss)
@@ -189,14 +193,51 @@ class Journal:
         if weights is not None:
             model = build_from(model.config, weights).to(workers.device)
         score = self.session.task.score(model, self.prepared, "valid", self.config.evaluate_tokens)
-        self.metrics.add(step, {"valid_loss": score.to_dict()["loss"]})
+        told = score.to_dict()
+        own = told.get("metrics", {})
+        assert isinstance(own, dict)
+        self.metrics.add(step, {"valid_loss": told["loss"]} | {f"valid_{n}": v for n, v in own.items()})
         self.watch.validated(step, score.loss)
+        if self.config.patience:
+            self.remember(step, self.session.task.compared(score), weights)
+
+    def remember(self, step: int, value: float, weights: Mapping[str, Tensor] | None) -> None:
+        """Keep the weights of the best validation."""
+        if self.best is None or value < self.best.value:
+            self.best = Best(step, value)
+            checkpoints.write_best(self.path, step, weights or whole_weights(self.session.model))
+        else:
+            self.best = replace(self.best, since=self.best.since + 1)
+
+    def gave_up(self) -> bool:
+        """Whether so many validations brought nothing better that a training stops; all agree."""
+        patience = self.config.patience
+        if not patience:
+            return False
+        enough = self.best is not None and self.best.since >= patience
+        return self.session.workers.share("yes" if enough else "") == "yes"
+
+    def best_weights(self) -> Mapping[str, Tensor] | None:
+        """Those of the best validation, where they are not the last ones."""
+        if self.best is None:
+            return None
+        score = self.session.task.score(
+            self.session.model, self.prepared, "valid", self.config.evaluate_tokens
+        )
+        if self.session.task.compared(score) <= self.best.value:
+            return None
+        found = checkpoints.read_best(self.path, self.best.step, self.watch.notice)
+        if found is not None:
+            self.watch.notice(f"The weights after {self.best.step:,} updates were the best.")
+        return found
 
     def save(self, step: int) -> None:
         """A checkpoint, once every weight is known to be a number."""
         length = 0 if self.metrics is None else self.metrics.settle()
         tally = (self.tally.total, self.tally.count)
-        standing = Standing(length, tally, self.vocabulary, machine(self.session.workers))
+        standing = Standing(
+            length, tally, self.vocabulary, machine(self.session.workers), self.best
+        )
         snapshot = self.session.checkpoint(step, standing.to_dict())
         root = self.path / CHECKPOINTS
         for name, weight in snapshot.weights.items():
@@ -214,6 +255,7 @@ class Journal:
         if self.metrics is None:
             return None
         recipe = self.session.recipe
+        weights = self.best_weights() or weights
         model = build_from(recipe.model, weights).to(self.session.workers.device)
         failpoint("train.before-model")
         model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
@@ -222,7 +264,9 @@ class Journal:
         limits = {"valid": self.config.evaluate_tokens, "test": self.config.final_tokens}
         for split, limit in limits.items():
             if split in self.prepared.splits:
-                score = self.session.task.score(model, self.prepared, split, limit)
+                task = self.session.task
+                score = task.score(model, self.prepared, split, limit)
+                score = task.with_beside(score, self.prepared, split)
                 scores[split] = Written(score.to_dict())
                 self.metrics.add(steps, {f"{split}_loss": scores[split].values["loss"]})
         self.metrics.settle()

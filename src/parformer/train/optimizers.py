@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from parformer.blocks.ngrams import NGramMemory
-from parformer.errors import FolderError
+from parformer.errors import ConfigError, FolderError
 from parformer.recipe import TrainConfig
 from parformer.train.rules import MOMENTS, Group, Lamb, Muon, RowAdam, blank_state
 from parformer.train.shards import locals_of, norm_here, share_out, whole, whole_norms
@@ -40,9 +40,11 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
         "eps": config.eps or own_eps,
     }
     keeps = MOMENTS if config.optimizer == "lamb" else ("step", *MOMENTS)
+    count = len(getattr(model, "blocks", ()))
     groups = [
-        {"params": list(decaying.values()), "weight_decay": config.weight_decay, "keeps": keeps},
-        {"params": list(fixed.values()), "weight_decay": 0.0, "keeps": keeps},
+        {"params": some, "weight_decay": decay, "keeps": keeps, "scale": scale}
+        for named, decay in ((decaying, config.weight_decay), (fixed, 0.0))
+        for scale, some in by_depth(named, count, config.layer_decay)
     ]
     optimizer = named_optimizer(config, groups, common, decaying)
     return RowAdam(list(looked_up), optimizer, **common) if looked_up else optimizer
@@ -96,7 +98,37 @@ def align_gradients(optimizer: Optimizer, *_: Any) -> None:
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("scale", 1.0)
+
+
+def by_depth(
+    named: Mapping[str, nn.Parameter], blocks: int, decay: float
+) -> list[tuple[float, list[nn.Parameter]]]:
+    """Parameters with the share of the rate that they learn at: less, the deeper they are."""
+    if decay == 1:
+        return [(1.0, list(named.values()))]
+    found: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in named.items():
+        found.setdefault(decay ** (blocks + 1 - height(name, blocks)), []).append(parameter)
+    return list(found.items())
+
+
+def height(name: str, blocks: int) -> int:
+    """How high in a model a parameter is: the embedding at 0, heads above all blocks."""
+    first, *rest = name.split(".")
+    if first == "embedding":
+        return 0
+    return int(rest[0]) + 1 if first == "blocks" else blocks + 1
+
+
+def freeze(model: nn.Module, count: int) -> None:
+    """Leave the first blocks as they are, and the embedding below them."""
+    blocks = len(getattr(model, "blocks", ()))
+    if count > blocks:
+        raise ConfigError(f"train.frozen {count} is more than the model's {blocks} blocks; lower it")
+    for name, parameter in model.named_parameters():
+        if count and height(name, blocks) <= count:
+            parameter.requires_grad_(False)
 
 
 def group_parameters(
@@ -110,6 +142,8 @@ def group_parameters(
     decaying: dict[str, nn.Parameter] = {}
     fixed: dict[str, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         *path, last = name.split(".")
         in_norm = any(part == "norm" or part.endswith("_norm") for part in path)
         # rows of n-grams that a text seldom has would fade before they are seen again
@@ -207,4 +241,5 @@ def in_order(optimizer: Optimizer, model: nn.Module) -> Iterator[tuple[str, nn.P
     """Every parameter with its name and group, in the order of the model."""
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
-        yield name, parameter, groups[parameter]
+        if parameter in groups:
+            yield name, parameter, groups[parameter]

@@ -9,6 +9,7 @@ configuration; a run that goes on decides nothing anew.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -79,9 +80,15 @@ def decide(recipe: Recipe, tokens: Tokens, workers: Workers, notice: Notice) -> 
     if config.precision == "auto":
         changes["train.precision"] = workers.share(find_precision(recipe, workers, notice))
     recipe = recipe.replaced(changes)
+    if config.epochs:
+        per_epoch = find_task(recipe).batches(tokens).per_epoch
+        recipe = recipe.replaced({"train.steps": max(1, math.ceil(config.epochs * per_epoch))})
     if config.compile == "auto" or config.time:
         recipe = with_clock(recipe, tokens, workers, notice, began)
     config = recipe.train
+    if config.warmup_share:
+        warmup = round(config.warmup_share * config.steps)
+        recipe = recipe.replaced({"train.warmup": warmup})
     if not config.evaluate_every:
         recipe = recipe.replaced({"train.evaluate_every": max(1, -(-config.steps // 10))})
     return recipe
@@ -191,7 +198,8 @@ def find_precision(recipe: Recipe, workers: Workers, notice: Notice) -> str:
             with torch.autocast(
                 workers.device.type, torch.bfloat16, enabled=name == "bf16", cache_enabled=False
             ):
-                loss = model(tokens_bt, targets=tokens_bt).loss
+                out = model(tokens_bt, targets=None if sample.head == "none" else tokens_bt)
+                loss = out.hidden.float().square().mean() if out.loss is None else out.loss
             loss.backward()
             if workers.device.type == "cuda":
                 torch.cuda.synchronize()

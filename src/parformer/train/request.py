@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
-from parformer.fields import parse_assignment
-from parformer.recipe import Recipe, read_recipe
+from parformer.fields import need_at_least, parse_assignment
+from parformer.recipe import Recipe
 from parformer.store.files import Json
 from parformer.verbs import requested, within_memory
 
 if TYPE_CHECKING:
     from parformer.train.loop import Outcome
+    from parformer.train.several import Several
 
 STATE_BYTES = 16
 """Of a parameter in training: its weight, its gradient, and two numbers of the optimizer."""
@@ -31,11 +32,18 @@ class TrainRequest:
     corpus: str = ""
     """A corpus by name, or a file, folder or glob of text; see 'parformer data'."""
     data: str = ""
-    """The same: a folder or file of pairs, where a model translates."""
+    """The same: a folder or file of pairs, or of labelled texts (CSV, TSV, JSON lines)."""
+    start: str = ""
+    """Start from the weights of a run, a model folder or a Hugging Face folder."""
+    text: tuple[str, ...] = ()
+    """Column that holds a text; give it twice for pairs of texts."""
+    label: str = ""
+    """Column that holds the label."""
     pair: str = ""
     """Source and target, such as de-en."""
     task: str = ""
-    """What is learned: language, masked or translate."""
+    """What is learned: language, masked, translate, classify, score, choice, span, or a benchmark
+    such as sst2."""
     local: str = ""
     """A local copy of a published corpus."""
     tokenizer: str = ""
@@ -46,8 +54,15 @@ class TrainRequest:
     """Updates."""
     time: float | None = None
     """For all updates, in seconds."""
+    epochs: float | None = None
+    """Times that every example is seen."""
     seed: int | None = None
     """Of weights and the order of the text."""
+    seeds: int = 1
+    """Train so many times, each with a seed of its own, and tell the median."""
+    tries: tuple[str, ...] = ()
+    """Try several values and take what is best on validation, such as learning_rate=2e-5,5e-5; may
+    be repeated."""
     run: Path | None = None
     """The folder for everything."""
     precision: Literal["auto", "fp32", "bf16"] | None = None
@@ -70,8 +85,11 @@ class TrainRequest:
             )
         if self.data and self.corpus:
             raise ConfigError(f"corpus {self.corpus!r} and data {self.data!r} are two; give one")
-        if not self.model and self.run is None:
-            raise ConfigError("name a MODEL to train, such as pocket, or the --run to go on with")
+        if not self.model and not self.start and self.run is None:
+            raise ConfigError(
+                "name a MODEL to train, such as pocket, a --start, or the --run to go on with"
+            )
+        need_at_least("seeds", self.seeds, 1)
 
     @property
     def chosen(self) -> dict[str, object]:
@@ -82,6 +100,10 @@ class TrainRequest:
                 "data.corpus": self.corpus or self.data or None,
                 "data.pair": self.pair or None,
                 "train.task": self.task or None,
+                "train.start": str(Path(self.start).expanduser().resolve()) if self.start else None,
+                "data.texts": self.text or None,
+                "data.label": self.label or None,
+                "train.epochs": self.epochs,
                 "data.local": self.local or None,
                 "data.tokenizer": self.tokenizer or None,
                 "model.pattern": self.pattern or None,
@@ -95,8 +117,11 @@ class TrainRequest:
 
     def recipe(self) -> Recipe | None:
         """What is asked for; None where that is whatever the run says."""
-        if self.model:
-            return read_recipe(self.model, self.chosen)
+        if self.model or self.start:
+            from parformer.train.tuning import recipe_for
+
+            chosen = self.chosen
+            return recipe_for(self.model, str(chosen.get("train.start", "")), chosen)
         if not self.chosen:
             return None
         from parformer.train.run import read_run
@@ -108,7 +133,9 @@ class TrainRequest:
         """Where the run goes."""
         if self.run is not None:
             return Path(self.run)
-        return Path("runs") / run_name(self.model, read_recipe(self.model, self.chosen))
+        recipe = self.recipe()
+        assert recipe is not None, "a model or a start was named"
+        return Path("runs") / run_name(self.model or self.start, recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +148,10 @@ class TrainResult:
     """What people read its losses in: bits or perplexity."""
     translates: bool = False
     """Whether the model reads a source."""
+    labelled: bool = False
+    """Whether the model tells labels."""
+    several: Several | None = None
+    """What all trainings came to, where there were several; the others are of one of them."""
     first: bool = True
     """Whether this is the process, of many, that tells."""
 
@@ -130,7 +161,8 @@ class TrainResult:
         values = {"run": str(self.run), "step": found.step, "finished": found.finished}
         beside = {split: one.to_dict() for split, one in found.beside.items()}
         scores = {} if found.result is None else found.result.to_dict()
-        return values | scores | ({"beside": beside} if beside else {})
+        several = {} if self.several is None else {"several": self.several.to_dict()}
+        return values | scores | ({"beside": beside} if beside else {}) | several
 
 
 def train(
@@ -138,6 +170,11 @@ def train(
 ) -> TrainResult:
     """Train a model on a text; the same request on the same run goes on where it stopped."""
     asked = requested(TrainRequest, request, given)
+    if asked.seeds > 1 or asked.tries:
+        from parformer.train.several import train_several
+
+        result, several = train_several(asked, asked.folder, lambda one: train(one, watch=watch))
+        return replace(result, several=several)
     recipe, path = asked.recipe(), asked.folder
     from parformer.train.distributed import workers_from
     from parformer.train.job import train_model, unit_of
@@ -168,10 +205,15 @@ def train(
             watch=Watch(watch if workers.first else nobody),
             beside=asked.beside,
         )
-        unit = unit_of(read_run_tokenizer(path))
-        pair = bool(read_run(path).data.pair)
+        unit = unit_of(read_run(path), read_run_tokenizer(path))
+        known = read_run(path)
         return TrainResult(
-            run=path, outcome=outcome, unit=unit, translates=pair, first=workers.first
+            run=path,
+            outcome=outcome,
+            unit=unit,
+            translates=bool(known.data.pair),
+            labelled=known.model.label_head != "none",
+            first=workers.first,
         )
 
 
@@ -191,6 +233,8 @@ def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> dict[str, obje
 def run_name(model: str, recipe: Recipe) -> str:
     """Where a run goes when nobody says: its model and its text, and a seed that is not 0."""
     words = [Path(model).stem, Path(recipe.data.corpus).stem]
+    if recipe.model.label_head != "none":
+        words.append(recipe.train.task)
     if recipe.train.seed:
         words.append(str(recipe.train.seed))
     return re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-.") or "run"

@@ -55,6 +55,7 @@ OPEN: dict[str, object] = {
     "train.compile": "auto",
     "train.kernels": "auto",
     "train.evaluate_every": 0,
+    "train.start_identity": "",
     "data.identity": "",
 }
 """What a recipe may leave open, and how it says so; a run's configuration has the answers."""
@@ -154,9 +155,13 @@ def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe
 def matters(name: str, value: object, asked: Recipe, chosen: set[str]) -> bool:
     if name in OPEN and value == OPEN[name]:
         return False
-    if name in ("model.vocab_size", "model.cutoffs"):
+    if name in ("model.vocab_size", "model.cutoffs", "model.labels", "model.pad"):
         return name in chosen
-    return not (name in ("train.steps", "train.warmup") and asked.train.time > 0)
+    train = asked.train
+    left_open = train.time > 0 or train.epochs > 0
+    if name == "train.warmup":
+        return not (left_open or train.warmup_share > 0)
+    return not (name == "train.steps" and left_open)
 
 
 def shown(value: object) -> str:

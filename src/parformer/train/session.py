@@ -31,6 +31,7 @@ from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.optimizers import (
     clip_gradients,
+    freeze,
     load_state_tensors,
     make_optimizer,
     set_learning_rate,
@@ -38,6 +39,7 @@ from parformer.train.optimizers import (
 )
 from parformer.train.reading import Reading
 from parformer.train.schedule import rate
+from parformer.train.start import start_model
 
 
 class Objective(nn.Module):
@@ -75,6 +77,7 @@ class Session:
         self.reading = self.read(self.task.batches(tokens))
         self.model = self.make_model(self.task.shape, start)
         self.model.train()
+        freeze(self.model, self.config.frozen)
         if self.model.prior is not None:
             self.model.prior.learn(tokens, fresh=start is None)
         for module in self.model.modules():
@@ -94,6 +97,8 @@ class Session:
 
     def make_model(self, shape: ModelConfig, start: Checkpoint | None) -> Model:
         """The model with its first weights, or those of a checkpoint."""
+        if start is None and self.config.start:
+            return start_model(shape, self.config).to(self.workers.device)
         if start is None:
             return build(shape, seed=self.config.seed, device=self.workers.device)
         return build_from(shape, start.weights).to(self.workers.device)

@@ -50,6 +50,17 @@ class Machine(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Best(Record):
+    """The best validation of a training."""
+
+    step: int
+    value: float
+    """What validations are compared by; lower is better."""
+    since: int = 0
+    """Validations after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Standing(Record):
     """Where the loop stood when a checkpoint was written."""
 
@@ -60,6 +71,8 @@ class Standing(Record):
     vocabulary: str = ""
     """SHA-256 of it."""
     machine: Machine | None = None
+    best: Best | None = None
+    """The best validation so far, where a training may stop early."""
 
 
 def digest_of(prepared: Prepared) -> str:
