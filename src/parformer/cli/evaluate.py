@@ -6,8 +6,10 @@ import argparse
 
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json
+from parformer.cli.labels import score_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
+from parformer.evaluate.labels import LabelScore
 from parformer.evaluate.request import Evaluated, EvaluateRequest, evaluate
 from parformer.evaluate.translation import TranslationScore
 
@@ -22,6 +24,7 @@ FLAGS = {
     "corpus": Flag(metavar="NAME|PATH", default="the run's"),
     "local": Flag(name="--from", metavar="PATH"),
     "split": Flag(metavar="NAME"),
+    "data": Flag(metavar="PATH", default="the run's"),
     "tgt_len": Flag(default=OWN),
     "mem_len": Flag(default=OWN),
     "clamp_len": Flag(default=OWN),
@@ -52,6 +55,10 @@ def show(found: Evaluated) -> None:
     console, score = make_console(), found.score
     if isinstance(score, TranslationScore):
         show_translation(found, score)
+        return
+    if isinstance(score, LabelScore):
+        for line in score_lines(found.split, score.to_dict()):
+            console.print(Text(line), soft_wrap=True)
         return
     console.print(
         Text(

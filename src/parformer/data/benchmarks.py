@@ -244,22 +244,22 @@ def read_benchmark(task: Benchmark, source: str) -> dict[str, list[Example]]:
 
 def task_files(task: Benchmark, root: Path) -> dict[str, list[Path]]:
     """The task's files in a folder, by split; validation by its own name where there are two."""
+    files = [file for file in sorted(root.iterdir()) if not file.name.startswith(".")]
+    names = tuple(bare(name) for name in (task.name, *task.own))
+    own = [file for file in files if bare(file.name).startswith(names)]
     found: dict[str, list[Path]] = {}
-    for file in sorted(root.iterdir()):
-        plain = plain_name(file.name)
-        split = split_word(plain)
-        if split and Path(plain).suffix in ENDINGS and not file.name.startswith("."):
+    for file in own or files:
+        split = split_word(plain_name(file.name))
+        if split and Path(plain_name(file.name)).suffix in ENDINGS:
             found.setdefault(split, []).append(file)
-    for split, files in found.items():
-        if len(files) > 1:
-            names = [bare(name) for name in (task.name, *task.own)]
-            files = [f for f in files if bare(f.name).startswith(tuple(names))] or files
-            asked_for = [f for f in files if task.dev and task.dev in f.name]
-            files = asked_for if asked_for and (split != "train" or task.kind != "classify") else files
-        if len(files) > 1 and split != "train" and task.name != "race":
-            files = [f for f in files if re.search(r"(?:^|[._-])dev", f.name)] or files
-            files = files[:1]
-        found[split] = files
+    for split, some in found.items():
+        meant = [file for file in some if task.dev and task.dev in file.name]
+        # of MNLI the validation alone is told apart, of RACE and SQuAD everything
+        some = meant if meant and (split != "train" or task.kind != "classify") else some
+        if len(some) > 1 and split != "train" and task.name != "race":
+            some = [file for file in some if re.search(r"(?:^|[._-])dev", file.name)] or some
+            some = some[:1]
+        found[split] = some
     return found
 
 

@@ -53,7 +53,7 @@ def grams(line: NDArray[np.int64], salt: int) -> NDArray[np.uint64]:
 
 
 def hashed(values: NDArray[np.int64], salt: int) -> NDArray[np.uint64]:
-    return ((values.astype(np.uint64) + np.uint64(salt * 2**50)) * MIX) >> np.uint64(20)
+    return ((values.astype(np.uint64) + np.uint64(salt * 2**50)) * MIX) >> np.uint64(40)
 
 
 class Bayes:

@@ -15,6 +15,7 @@ from parformer.verbs import requested
 if TYPE_CHECKING:
     from parformer.data.tokens import Prepared, Split
     from parformer.evaluate.counting import References
+    from parformer.evaluate.labels import LabelScore
     from parformer.evaluate.perplexity import Score
     from parformer.evaluate.translation import TranslationScore
     from parformer.model import Model
@@ -48,6 +49,8 @@ class EvaluateRequest:
     """Places read at once."""
     tokens: int | None = None
     """Only the first so many."""
+    data: str = ""
+    """Labelled texts to read, for a model that tells labels."""
     beam: int = 5
     """Translations that are looked for side by side, where a model translates."""
     length_penalty: float = 1.0
@@ -73,7 +76,7 @@ class EvaluateRequest:
 class Evaluated:
     """How good a model is on a text, and what was read how."""
 
-    score: Score | TranslationScore
+    score: Score | TranslationScore | LabelScore
     corpus: str
     identity: str
     """SHA-256 of the text."""
@@ -105,6 +108,10 @@ def evaluate(
 
     opened = open_run(Path(asked.model))
     model = load(opened.folder, device=find_device(asked.device), **asked.lengths)
+    if model.config.label_head != "none":
+        return labels(asked, opened, model, preparing)
+    if asked.data:
+        raise ConfigError(f"{str(asked.model)!r} tells no labels; name a text with --corpus")
     check_memory(model, asked.mem_len)
     prepared = find_tokens(opened, asked.corpus, asked.local, preparing)
     if asked.split not in prepared.splits:
@@ -142,6 +149,56 @@ def evaluate(
         clamp_len=config.clamp_len,
         same_length=config.same_length,
         beside=beside,
+    )
+
+
+def labels(
+    asked: EvaluateRequest, opened: Opened, model: Model, preparing: Preparing
+) -> Evaluated:
+    """What a task's authors count, and what counting words reaches beside it."""
+    from parformer.tasks import find_task
+    from parformer.tasks.labelled import LabelTask
+    from parformer.tasks.preparing import read_labelled
+
+    recipe = opened.recipe
+    if recipe is None:
+        raise ConfigError(
+            f"{str(opened.folder)!r} belongs to no run, which would say what its columns are; name "
+            "the run"
+        )
+    if asked.corpus:
+        raise ConfigError(f"--corpus {asked.corpus} is for texts without labels; say --data")
+    if asked.data:
+        recipe = recipe.replaced({"data.corpus": asked.data, "data.identity": ""})
+    recipe, prepared = read_labelled(recipe, opened.need_tokenizer(), preparing)
+    if recipe.data.identity and recipe.data.identity != prepared.identity:
+        raise ConfigError(
+            f"{recipe.data.corpus!r} has changed since the run was trained on it; to read it all "
+            f"the same say --data {recipe.data.corpus}"
+        )
+    split = asked.split
+    if split == "test" and "test" not in prepared.splits:
+        split = "valid"  # published tests often come without labels
+    if split not in prepared.splits:
+        known = ", ".join(prepared.splits)
+        raise ConfigError(f"{prepared.corpus!r} has no split {split!r}; it has {known}")
+    task = find_task(replace(recipe, model=model.config))
+    assert isinstance(task, LabelTask)
+    score = task.score(model, prepared, split, asked.tokens or 0)
+    if asked.beside:
+        preparing("counting", 1.0)
+        score = task.with_beside(score, prepared, split)
+    return Evaluated(
+        score=score,
+        corpus=prepared.corpus,
+        identity=prepared.identity,
+        tokenizer=prepared.tokenizer.kind,
+        split=split,
+        tgt_len=task.window(),
+        mem_len=0,
+        clamp_len=-1,
+        same_length=False,
+        beside=None,
     )
 
 
