@@ -82,7 +82,11 @@ def own_folder(task: str, data: Path, place: Path) -> Path:
 
 def plain(ending: str) -> str:
     """The endings that say what a file is."""
-    parts = [part for part in ending.split(".") if part in ("tsv", "csv", "jsonl", "json", "txt", "xz", "gz")]
+    parts = [
+        part
+        for part in ending.split(".")
+        if part in ("tsv", "csv", "jsonl", "json", "txt", "xz", "gz")
+    ]
     return "." + ".".join(parts)
 
 
@@ -104,7 +108,11 @@ def scores(arguments: argparse.Namespace, place: Path) -> None:
 
 def tell(task: str, result: Any, seconds: float) -> None:
     valid = result.outcome.result.valid.values
-    told: dict[str, object] = {"task": task, "seconds": round(seconds), "examples": valid["examples"]}
+    told: dict[str, object] = {
+        "task": task,
+        "seconds": round(seconds),
+        "examples": valid["examples"],
+    }
     told |= {"calibration_error": valid.get("calibration_error"), "beside": valid.get("beside")}
     if result.several is None:
         told["metrics"] = valid["metrics"]
@@ -131,7 +139,11 @@ def blocks(arguments: argparse.Namespace, place: Path) -> None:
             model = pf.load(place / name / "model")
             milliseconds = 1000 * latency(model)
             valid = result.outcome.result.valid.values
-            told = {"task": task, "without": number if letter else None, "ms": round(milliseconds, 2)}
+            told = {
+                "task": task,
+                "without": number if letter else None,
+                "ms": round(milliseconds, 2),
+            }
             print(json.dumps(told | {"metrics": valid["metrics"]}), flush=True)
 
 
@@ -175,7 +187,9 @@ class Theirs:
 
         self.model = transformers.BertForSequenceClassification.from_pretrained(start, num_labels=2)
         self.model.train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.01, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=rate, weight_decay=0.01, fused=True
+        )
 
     def update(self, tokens_bt: Tensor, there_bt: Tensor, targets_b: Tensor) -> None:
         out = self.model(input_ids=tokens_bt, attention_mask=there_bt.long(), labels=targets_b)
@@ -247,9 +261,13 @@ def predict(arguments: argparse.Namespace, place: Path, recipe: Any, prepared: A
     task = find_task(recipe)
     assert isinstance(task, LabelTask)
     teller = Teller(start_model(recipe.model, recipe.train), prepared.tokenizer, task, recipe)
-    model = transformers.BertForSequenceClassification.from_pretrained(arguments.start, num_labels=2)
+    model = transformers.BertForSequenceClassification.from_pretrained(
+        arguments.start, num_labels=2
+    )
     tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.start)
-    pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
+    pipeline = transformers.pipeline(
+        "text-classification", model=model, tokenizer=tokenizer, device="cpu"
+    )
     examples = prepared.examples["train"][: arguments.sentences]
     texts = [one.texts[0] for one in examples]
     ways = {

@@ -260,7 +260,9 @@ def make_head(config: ModelConfig, words: WordEmbedding) -> Head | None:
     return (ClusterHead if len(config.clusters) > 1 else FlatHead)(config, words)
 
 
-def pool(config: ModelConfig, dense: nn.Module | None, x_btd: Tensor, there: Tensor | None) -> Tensor:
+def pool(
+    config: ModelConfig, dense: nn.Module | None, x_btd: Tensor, there: Tensor | None
+) -> Tensor:
     """One vector for each text; `there` (batch, time) is true where there is a token."""
     if config.pool == "mean":
         if there is None:

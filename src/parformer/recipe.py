@@ -49,7 +49,7 @@ class DataConfig:
     lower: bool = False
     """Pairs are read in small letters."""
     texts: tuple[str, ...] = ()
-    """Columns of labelled data that hold a text, one or two; without a name those that are usual."""
+    """Columns of labelled data that hold a text, one or two; without names the usual ones."""
     label: str = ""
     """Column that holds the label; without a name 'label'."""
     delimiter: str = ""

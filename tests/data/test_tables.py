@@ -12,7 +12,7 @@ import pytest
 from parformer.data.tables import read_examples, read_table
 from parformer.errors import CorpusError, ParformerError
 
-ROWS = [(f"text {n}, \"quoted\"\nand on", str(n % 2)) for n in range(20)]
+ROWS = [(f'text {n}, "quoted"\nand on', str(n % 2)) for n in range(20)]
 
 
 def as_csv() -> str:
@@ -59,7 +59,10 @@ def test_a_folder_says_which_split_a_file_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("text,stars\ngood,1\n", "has the columns text, stars; say which is the label with --label"),
+        (
+            "text,stars\ngood,1\n",
+            "has the columns text, stars; say which is the label with --label",
+        ),
         ("body,label\ngood,1\n", "has the columns body, label; say which is the text with --text"),
         ("text;label\ngood;1\n", "has one column, 'text;label', and ';' in it"),
         ("text,label\ngood,1\n ,0\n", "line 3 of '.*' has an empty 'text'; fill it in"),
@@ -89,7 +92,9 @@ def test_columns_that_are_not_there_get_the_nearest(tmp_path: Path) -> None:
 def test_another_encoding_is_named_with_its_byte(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match="byte 0xe9 at offset 14 of .* is no UTF-8; save the table"):
+    with pytest.raises(
+        CorpusError, match=r"byte 0xe9 at offset 14 of .* is no UTF-8; save the table"
+    ):
         read_examples(str(file))
 
 

@@ -11,12 +11,8 @@ from sklearn import metrics
 
 from parformer.evaluate import official
 
-labels = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=40
-)
-halves = st.lists(
-    st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=3, max_size=40
-)
+labels = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=40)
+halves = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=3, max_size=40)
 
 
 @pytest.mark.filterwarnings("ignore:A single label was found")
@@ -25,7 +21,9 @@ def test_labels_are_scored_as_scikit_learn_does(pairs: list[tuple[int, int]]) ->
     truth, told = map(list, zip(*pairs, strict=True))
     close = pytest.approx
     assert official.accuracy(truth, told) == close(metrics.accuracy_score(truth, told))
-    assert official.matthews(truth, told) == close(metrics.matthews_corrcoef(truth, told), abs=1e-12)
+    assert official.matthews(truth, told) == close(
+        metrics.matthews_corrcoef(truth, told), abs=1e-12
+    )
     macro = metrics.f1_score(truth, told, average="macro", zero_division=0)
     assert official.macro_f1(truth, told) == close(macro)
     one, two = [int(x == 1) for x in truth], [int(x == 1) for x in told]

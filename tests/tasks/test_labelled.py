@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from parformer.cli import main
+import parformer as pf
+from parformer.cli import main, make_parser
+from parformer.cli.flags import asked
 from parformer.data.labelled import (
     Examples,
     Feature,
@@ -23,16 +25,18 @@ from parformer.data.labelled import (
     scores_of,
     unpacked,
 )
+from parformer.data.tables import Example
 from parformer.errors import ConfigError, CorpusError
+from parformer.events import Step
 from parformer.model import load
 from parformer.recipe import read_recipe
 from parformer.store import folder
 from parformer.tasks import find_task
 from parformer.tasks.classify import classes_of
-from parformer.data.tables import Example
 from parformer.tasks.labelled import all_logits, label_logits
 from parformer.tasks.preparing import read_labelled
 from parformer.tasks.span import Span, best_answer, piece_starts, shows_most
+from parformer.train.request import TrainRequest
 from parformer.train.run import read_run, read_run_tokenizer
 from tests.tasks.office import SMALL, write_choices, write_questions, write_reviews
 from tests.train.trials import evidence
@@ -117,10 +121,40 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     usual = ("--epochs", 2, *SMALL, "--set", "train.batch=8")
     own = ("--text", "body", "--label", "stars")
     reviews = root / "reviews.csv"
-    train("bert-pocket", "--task", "classify", "--data", reviews, *own, *usual, "--run", root / "classify")
-    train("bert-pocket", "--task", "score", "--data", reviews, *own, *usual, "--run", root / "score")
-    train("bert-pocket", "--task", "span", "--data", root / "questions.jsonl", *usual, "--run", root / "span")
-    train("bert-pocket", "--task", "choice", "--data", root / "choices.jsonl", *usual, "--run", root / "choice")
+    train(
+        "bert-pocket",
+        "--task",
+        "classify",
+        "--data",
+        reviews,
+        *own,
+        *usual,
+        "--run",
+        root / "classify",
+    )
+    train(
+        "bert-pocket", "--task", "score", "--data", reviews, *own, *usual, "--run", root / "score"
+    )
+    train(
+        "bert-pocket",
+        "--task",
+        "span",
+        "--data",
+        root / "questions.jsonl",
+        *usual,
+        "--run",
+        root / "span",
+    )
+    train(
+        "bert-pocket",
+        "--task",
+        "choice",
+        "--data",
+        root / "choices.jsonl",
+        *usual,
+        "--run",
+        root / "choice",
+    )
     return root
 
 
@@ -171,15 +205,18 @@ def test_a_score_is_what_the_logits_say(kind: str, place: Path) -> None:
 
 
 def test_a_killed_training_ends_like_a_whole_one(place: Path) -> None:
-    words = ["--task", "classify", "--data", str(place / "reviews.csv"), "--text", "body", "--label"]
+    words = [
+        "--task",
+        "classify",
+        "--data",
+        str(place / "reviews.csv"),
+        "--text",
+        "body",
+        "--label",
+    ]
     words += ["stars", "--epochs", "2", *SMALL, "--set", "train.batch=8"]
     words += ["--set", "train.patience=3", "--set", "train.evaluate_every=3"]
-    for name in ("whole", "torn"):
-        train("bert-pocket", *words, "--run", place / name) if name == "whole" else None
-    from parformer.errors import Stopped
-    from parformer.events import Step
-    from parformer.train.request import TrainRequest
-    import parformer as pf
+    train("bert-pocket", *words, "--run", place / "whole")
 
     class Enough(Exception):
         pass
@@ -188,9 +225,6 @@ def test_a_killed_training_ends_like_a_whole_one(place: Path) -> None:
         if isinstance(event, Step) and event.step == 5:
             raise Enough
 
-    from parformer.cli import make_parser
-    from parformer.cli.flags import asked
-
     arguments = make_parser(["train"]).parse_args(
         ["train", "bert-pocket", *words, "--run", str(place / "torn")]
     )
@@ -198,7 +232,6 @@ def test_a_killed_training_ends_like_a_whole_one(place: Path) -> None:
         pf.train(asked(arguments, TrainRequest), watch=stop)
     train("--run", place / "torn")
     assert evidence(place / "torn") == evidence(place / "whole")
-    del Stopped
 
 
 def test_the_best_weights_are_kept(place: Path) -> None:
@@ -207,8 +240,8 @@ def test_the_best_weights_are_kept(place: Path) -> None:
     words = ("--task", "classify", "--data", place / "reviews.csv", "--text", "body", "--label")
     more = ("stars", *SMALL, "--set", "train.batch=8", "--set", "train.patience=1", "--epochs", 9)
     rate = ("--set", "train.learning_rate=0.9", "--set", "train.evaluate_every=2")
-    train("--start", place / "classify", *words, *more[:1], "--set", "train.precision=fp32", *more[-6:],
-          *rate, "--run", run)  # fmt: skip
+    exact = ("--set", "train.precision=fp32")
+    train("--start", place / "classify", *words, *more[:1], *exact, *more[-6:], *rate, "--run", run)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     known = {row["step"]: row["valid_accuracy"] for row in rows if "valid_accuracy" in row}
     assert len(known) < 9 * 6 // 2  # it stopped before its end
@@ -246,7 +279,7 @@ def test_classes_are_in_order_of_numbers_or_letters() -> None:
     assert named("no", "yes", "maybe") == ("maybe", "no", "yes")
     with pytest.raises(CorpusError, match="every row of train in 'here' has the label 'a'"):
         named("a", "a")
-    with pytest.raises(CorpusError, match="60 different labels in 60 rows.*--task score"):
+    with pytest.raises(CorpusError, match=r"60 different labels in 60 rows.*--task score"):
         named(*map(str, range(60)))
 
 
@@ -291,13 +324,17 @@ def test_answers_are_the_tokens_they_stand_in(place: Path) -> None:
 def test_a_long_passage_is_read_in_pieces_or_refused(place: Path) -> None:
     recipe = read_run(place / "span").replaced({"train.tgt_len": 8})
     tokenizer = read_run_tokenizer(place / "span")
-    recipe, prepared = read_labelled(recipe.replaced({"data.stride": 2}), tokenizer, lambda *_: None)
+    recipe, prepared = read_labelled(
+        recipe.replaced({"data.stride": 2}), tokenizer, lambda *_: None
+    )
     features = unpacked(prepared.splits["train"].tokens)
     assert len(features) > len(prepared.examples["train"])
     assert max(one.length for one in features) <= 8
     score = find_task(recipe).score(load(place / "span" / "model"), prepared, "valid", 0)
     assert score.examples == len(prepared.examples["valid"])  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"passage of .* has .* tokens, .* data\.stride is 0; set it"):
+    with pytest.raises(
+        ConfigError, match=r"passage of .* has .* tokens, .* data\.stride is 0; set it"
+    ):
         read_labelled(recipe.replaced({"data.stride": 0}), tokenizer, lambda *_: None)
 
 
@@ -322,13 +359,13 @@ def test_an_answer_that_is_not_there_is_left_out_and_told(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gpt2-pocket", "--task", "classify"], "reads a text from both sides, and a model of family 'gpt2'"),
+        (["gpt2-pocket", "--task", "classify"], "reads a text from both sides, and a model"),
         (["bert-pocket", "--task", "clasify"], "unknown task 'clasify'; did you mean 'classify'"),
-        (["bert-pocket", "--task", "classify", "--label", "star"], "no column 'star'; did you mean 'stars'"),
+        (["bert-pocket", "--task", "classify", "--label", "star"], "no column 'star'; did you"),
         (["--start", "nowhere", "--task", "classify"], "there is no folder"),
         (["bert-pocket", "--task", "sst2"], "--data for sst2 is a folder with its files"),
         (["bert-pocket", "--task", "classify", "--try", "learning_rate"], "cannot read --try"),
-        (["bert-pocket", "--task", "classify", "--set", "train.frozen=99"], "train.frozen 99 is more than"),
+        (["bert-pocket", "--task", "classify", "--set", "train.frozen=99"], "frozen 99 is more"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_told_in_a_line(
@@ -346,10 +383,10 @@ def test_what_cannot_be_is_told_in_a_line(
 def test_an_unknown_label_in_validation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\n" + "a,1\nb,2\n" * 8)
     (tmp_path / "dev.csv").write_text("text,label\na,3\n")
+    recipe = read_recipe(
+        "bert-pocket",
+        {"data.corpus": str(tmp_path), "train.task": "classify", "model.label_head": "class",
+         "model.head": "none", "model.pooler": True, "data.tokenizer": "wordpiece"},
+    )  # fmt: skip
     with pytest.raises(CorpusError, match="the label '3' of 'a' is none of train's: 1, 2"):
-        recipe = read_recipe(
-            "bert-pocket",
-            {"data.corpus": str(tmp_path), "train.task": "classify", "model.label_head": "class",
-             "model.head": "none", "model.pooler": True, "data.tokenizer": "wordpiece"},
-        )  # fmt: skip
         read_labelled(recipe, None, lambda *_: None)

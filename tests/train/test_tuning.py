@@ -33,7 +33,19 @@ NASTY = (
     "",
     " ",
 )
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##ing", "the", "don", "stop"]
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "hello",
+    "world",
+    "##ing",
+    "the",
+    "don",
+    "stop",
+]
 
 
 def write_folder(folder: Path, kind: str, *, lower: bool = True, as_json: bool = False) -> Path:
@@ -111,9 +123,9 @@ def test_a_model_of_hugging_faces_is_fine_tuned(kind: str, tmp_path: Path) -> No
     data = write_reviews(tmp_path / "reviews.csv", 40)
     run = tmp_path / "run"
     assert main(
-        ["train", "--start", str(folder), "--task", "classify", "--data", str(data), "--text", "body",
-         "--label", "stars", "--run", str(run), "--epochs", "1", "--set", "train.batch=8",
-         "--set", "train.precision=fp32"]
+        ["train", "--start", str(folder), "--task", "classify", "--data", str(data),
+         "--text", "body", "--label", "stars", "--run", str(run), "--epochs", "1",
+         "--set", "train.batch=8", "--set", "train.precision=fp32"]
     ) == 0  # fmt: skip
     recipe = read_run(run)
     assert recipe.model.labels == ("1", "5")
@@ -207,8 +219,8 @@ def test_lower_blocks_learn_more_slowly() -> None:
     """Adam's first step moves every weight by its rate."""
     config = TrainConfig(optimizer="adamw", learning_rate=0.01, layer_decay=0.5, weight_decay=0.0)
     before, after = one_step(config)
-    for name, height in (("label_head.out.bias", 5), ("pooler.weight", 5), ("blocks.3.inner.weight", 4),
-                         ("blocks.0.qkv.weight", 1), ("embedding.norm.weight", 0)):  # fmt: skip
+    heights = {"label_head.out.bias": 5, "pooler.weight": 5, "blocks.3.inner.weight": 4}
+    for name, height in (heights | {"blocks.0.qkv.weight": 1, "embedding.norm.weight": 0}).items():
         moved = (after[name] - before[name]).abs().max()
         assert float(moved) == pytest.approx(0.01 * 0.5 ** (5 - height), rel=0.02), name
 

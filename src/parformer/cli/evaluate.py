@@ -6,8 +6,8 @@ import argparse
 
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json
-from parformer.cli.labels import score_lines
 from parformer.cli.flags import Flag, add_flags, asked
+from parformer.cli.labels import score_lines
 from parformer.cli.screen import Screen
 from parformer.evaluate.labels import LabelScore
 from parformer.evaluate.request import Evaluated, EvaluateRequest, evaluate

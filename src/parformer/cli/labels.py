@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from parformer.train.several import Several, Spread
 
 
-
 def farewell(result: TrainResult) -> None:
     """How it ended, beside what counting reaches, and what to do next."""
     console, outcome = make_console(), result.outcome

@@ -44,7 +44,7 @@ def is_hub_folder(path: Path) -> bool:
 def read_hub_folder(path: Path) -> Model:
     """The encoder in a Hugging Face folder, without the heads of other tasks."""
     config = read_json(path / CONFIG)
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     if kind not in ENCODERS:
         raise FolderError(
             f"{str(path)!r} holds a model of type {kind!r}; known: {', '.join(ENCODERS)}"

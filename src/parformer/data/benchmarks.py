@@ -84,7 +84,10 @@ def label_of(row: Row) -> str:
 
 def wic(row: Row, where: str) -> Iterator[Example]:
     """Does a word mean the same in two sentences? It is named before the first."""
-    word, one = as_text(row.get("word"), "word", where), as_text(row.get("sentence1"), "sentence1", where)
+    word, one = (
+        as_text(row.get("word"), "word", where),
+        as_text(row.get("sentence1"), "sentence1", where),
+    )
     two = as_text(row.get("sentence2"), "sentence2", where)
     yield Example(texts=(f"{word}: {one}", two), label=label_of(row))
 
@@ -137,7 +140,10 @@ def record(row: Row, where: str) -> Iterator[Example]:
         right = {told for _, told in known}
         for entity in entities:
             yield Example(
-                texts=(text.replace("@highlight", " "), question["query"].replace("@placeholder", entity)),
+                texts=(
+                    text.replace("@highlight", " "),
+                    question["query"].replace("@placeholder", entity),
+                ),
                 label=str(int(entity in right)) if known else "",
                 answers=known,
                 name=entity,
@@ -200,30 +206,38 @@ STSB = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 QQP = ("label", "question1", "question2", "id")
 ACCURACY, BOTH = ("accuracy",), ("accuracy", "f1")
 
+
+def known(name: str, make: Make, metrics: tuple[str, ...] = ACCURACY, **more: Any) -> Benchmark:
+    return Benchmark(name=name, make=make, metrics=metrics, **{"kind": "classify"} | more)
+
+
+SPAN: dict[str, Any] = {"kind": "span", "length": 384}
+CHOICE: dict[str, Any] = {"kind": "choice", "length": 512}
+
 KNOWN: Sequence[Benchmark] = (
-    Benchmark(name="cola", kind="classify", metrics=("matthews",), make=single("sentence"), columns=COLA),
-    Benchmark(name="sst2", kind="classify", metrics=ACCURACY, make=single("sentence"), own=("SST-2",)),
-    Benchmark(name="mrpc", kind="classify", metrics=BOTH, make=pair("#1 String", "#2 String"), own=("msr_paraphrase",)),
-    Benchmark(name="stsb", kind="score", metrics=("pearson", "spearman"), make=NLI, columns=STSB, own=("sts",)),
-    Benchmark(name="qqp", kind="classify", metrics=BOTH, make=pair("question1", "question2"), columns=QQP),
-    Benchmark(name="mnli", kind="classify", metrics=ACCURACY, make=NLI, dev="_matched"),
-    Benchmark(name="mnli-mm", kind="classify", metrics=ACCURACY, make=NLI, dev="_mismatched", own=("mnli",)),
-    Benchmark(name="qnli", kind="classify", metrics=ACCURACY, make=pair("question", "sentence")),
-    Benchmark(name="rte", kind="classify", metrics=ACCURACY, make=NLI, length=256),
-    Benchmark(name="wnli", kind="classify", metrics=ACCURACY, make=NLI),
-    Benchmark(name="boolq", kind="classify", metrics=ACCURACY, make=pair("passage", "question"), length=256),
-    Benchmark(name="cb", kind="classify", metrics=("accuracy", "macro_f1"), make=NLI, length=256),
-    Benchmark(name="copa", kind="choice", metrics=ACCURACY, make=copa),
-    Benchmark(name="multirc", kind="classify", metrics=("f1a", "em"), make=multirc, length=512),
-    Benchmark(name="record", kind="classify", metrics=("record_f1", "record_em"), make=record, length=384),
-    Benchmark(name="wic", kind="classify", metrics=ACCURACY, make=wic),
-    Benchmark(name="wsc", kind="classify", metrics=ACCURACY, make=wsc),
-    Benchmark(name="squad", kind="span", metrics=("f1", "exact"), make=squad, length=384, dev="v1.1"),
-    Benchmark(name="squad2", kind="span", metrics=("f1", "exact"), make=squad, length=384, dev="v2.0", own=("squad",)),
-    Benchmark(name="race", kind="choice", metrics=ACCURACY, make=race, length=512),
-    Benchmark(name="race-middle", kind="choice", metrics=ACCURACY, make=race, length=512, dev="middle", own=("race",)),
-    Benchmark(name="race-high", kind="choice", metrics=ACCURACY, make=race, length=512, dev="high", own=("race",)),
-)  # fmt: skip
+    known("cola", single("sentence"), ("matthews",), columns=COLA),
+    known("sst2", single("sentence"), own=("SST-2",)),
+    known("mrpc", pair("#1 String", "#2 String"), BOTH, own=("msr_paraphrase",)),
+    known("stsb", NLI, ("pearson", "spearman"), kind="score", columns=STSB, own=("sts",)),
+    known("qqp", pair("question1", "question2"), BOTH, columns=QQP),
+    known("mnli", NLI, dev="_matched"),
+    known("mnli-mm", NLI, dev="_mismatched", own=("mnli",)),
+    known("qnli", pair("question", "sentence")),
+    known("rte", NLI, length=256),
+    known("wnli", NLI),
+    known("boolq", pair("passage", "question"), length=256),
+    known("cb", NLI, ("accuracy", "macro_f1"), length=256),
+    known("copa", copa, kind="choice"),
+    known("multirc", multirc, ("f1a", "em"), length=512),
+    known("record", record, ("record_f1", "record_em"), length=384),
+    known("wic", wic),
+    known("wsc", wsc),
+    known("squad", squad, ("f1", "exact"), dev="v1.1", **SPAN),
+    known("squad2", squad, ("f1", "exact"), dev="v2.0", own=("squad",), **SPAN),
+    known("race", race, **CHOICE),
+    known("race-middle", race, dev="middle", own=("race",), **CHOICE),
+    known("race-high", race, dev="high", own=("race",), **CHOICE),
+)
 BENCHMARKS = {one.name: one for one in KNOWN}
 
 

@@ -25,8 +25,8 @@ def read_folder_tokenizer(folder: Path) -> Tokenizer:
     if (folder / VOCABULARY).is_file():
         return Library(bert_pieces(folder))
     raise FolderError(
-        f"{str(folder)!r} has neither {TOKENIZER} nor {VOCABULARY}, so no text can be read; save its "
-        "tokenizer as tokenizer.json"
+        f"{str(folder)!r} has neither {TOKENIZER} nor {VOCABULARY}, so no text can be read; save "
+        "its tokenizer as tokenizer.json"
     )
 
 

@@ -32,7 +32,7 @@ from parformer.data.tokenizer import Tokenizer
 from parformer.data.tokens import Prepared
 from parformer.errors import CorpusError
 
-Sequence_ = tuple[Sequence[int], int]
+Sequence_ = tuple[Sequence[int] | NDArray[Any], int]
 """Tokens, and how many of them belong to the first text with its marks."""
 HEADER, ROW = 4, 2
 """Numbers before an example, and before each of its rows."""
@@ -178,15 +178,15 @@ def batch_of(chosen: Sequence[Feature], pad: int, rows: slice = slice(None)) -> 
     inputs = {
         "tokens": tokens_bkt,
         "padding": place_t < sizes_bk2[..., :1],
-        "types": ((place_t >= sizes_bk2[..., 1:]) & (place_t < sizes_bk2[..., :1])).astype(np.int64),
+        "types": ((place_t >= sizes_bk2[..., 1:]) & (place_t < sizes_bk2[..., :1])).astype(
+            np.int64
+        ),
     }
     squeezed = {n: torch.from_numpy(x if count > 1 else x[:, 0])[rows] for n, x in inputs.items()}
     return Batch(squeezed, torch.tensor([one.targets for one in chosen])[rows])
 
 
-def in_order(
-    features: Sequence[Feature], pad: int, most: int
-) -> Iterator[tuple[list[int], Batch]]:
+def in_order(features: Sequence[Feature], pad: int, most: int) -> Iterator[tuple[list[int], Batch]]:
     """Every example once, the longest first: their places, and batches of about `most` tokens."""
     order = sorted(range(len(features)), key=lambda n: -features[n].length)
     start = 0

@@ -97,9 +97,9 @@ def parsed_rows(lines_in: Iterable[str], delimiter: str, where: str) -> Iterator
     """Rows of columns; tabs stand between texts that are not quoted (GLUE's way)."""
     if len(delimiter) != 1:
         raise ConfigError(f"a delimiter is one sign, got {delimiter!r}")
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     csv.field_size_limit(2**27)
-    lines = csv.reader(lines_in, delimiter=delimiter, quoting=quoting)
+    how: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if delimiter == "\t" else {}
+    lines = csv.reader(lines_in, delimiter=delimiter, **how)
     try:
         names = next(lines, None)
         if not names:
@@ -147,7 +147,9 @@ def find_files(source: str) -> dict[str, Path]:
     if path.is_file():
         return {"": path}
     if not path.is_dir():
-        raise CorpusError(f"there is no folder or file {source!r}; give --data the place of a table")
+        raise CorpusError(
+            f"there is no folder or file {source!r}; give --data the place of a table"
+        )
     found: dict[str, Path] = {}
     for file in sorted(path.iterdir()):
         split, ending = split_word(plain_name(file.name)), Path(plain_name(file.name)).suffix

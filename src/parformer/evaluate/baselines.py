@@ -32,7 +32,8 @@ RIDGE, TURNS = 10.0, 30
 
 def buckets_for(classes: int) -> int:
     """How many buckets a table for so many classes can have."""
-    return max(2**10, min(BUCKETS, 2 ** ((MOST // max(1, classes)).bit_length() - 1)))
+    most: int = 1 << (MOST // max(1, classes)).bit_length() >> 1
+    return max(2**10, min(BUCKETS, most))
 
 
 def bag_of(feature: Feature, buckets: int, row: int = 0) -> Bag:
@@ -81,17 +82,19 @@ class Bayes:
 class Ridge:
     """Linear regression on n-grams, drawn towards the mean."""
 
-    def __init__(self, bags: Sequence[Bag], scores: Sequence[float], buckets: int = BUCKETS) -> None:
+    def __init__(
+        self, bags: Sequence[Bag], scores: Sequence[float], buckets: int = BUCKETS
+    ) -> None:
         self.mean = float(np.mean(scores))
         target_n = np.asarray(scores, np.float64) - self.mean
         flat, counts = np.concatenate(bags), np.array([len(bag) for bag in bags])
         row_of = np.repeat(np.arange(len(bags)), counts)
 
         def down(values_n: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.bincount(flat, values_n[row_of], buckets)
+            return np.asarray(np.bincount(flat, values_n[row_of], buckets), np.float64)
 
         def both(weights_w: NDArray[np.float64]) -> NDArray[np.float64]:
-            up_n = np.bincount(row_of, weights_w[flat], len(bags))
+            up_n = np.asarray(np.bincount(row_of, weights_w[flat], len(bags)), np.float64)
             return down(up_n) + RIDGE * weights_w
 
         self.weights_w = conjugate_gradients(both, down(target_n), TURNS)

@@ -152,9 +152,7 @@ def evaluate(
     )
 
 
-def labels(
-    asked: EvaluateRequest, opened: Opened, model: Model, preparing: Preparing
-) -> Evaluated:
+def labels(asked: EvaluateRequest, opened: Opened, model: Model, preparing: Preparing) -> Evaluated:
     """What a task's authors count, and what counting words reaches beside it."""
     from parformer.tasks import find_task
     from parformer.tasks.labelled import LabelTask

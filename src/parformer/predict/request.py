@@ -56,6 +56,8 @@ class PredictRequest:
         need_at_least("tokens", self.tokens, 1)
         if self.input is not None and (self.texts or self.question or self.passage):
             raise ConfigError("--input and a --text are two places of texts; give one of them")
+        if self.question and not self.passage:
+            raise ConfigError("--question needs the --passage that answers it")
         if self.input is None and not self.texts and not self.passage:
             raise ConfigError("give a --text, a --question with its --passage, or --input FILE")
         if self.output is not None and self.input is None:
@@ -69,8 +71,6 @@ class PredictRequest:
             for text in getattr(self, name):
                 if not text.strip():
                     raise ConfigError("a text is empty; give it words, or leave it out")
-        if self.question and not self.passage:
-            raise ConfigError("--question needs the --passage that answers it")
 
     def examples(self) -> list[Example]:
         """What is asked on the command line."""
@@ -148,7 +148,9 @@ def file_examples(teller: Teller, path: Path) -> Iterator[Example]:
     data = teller.recipe.data
     if Path(plain_name(path.name)).suffix == ".txt":
         for number, line in enumerate(read_lines(path), 1):
-            yield Example(texts=(as_text(line.strip(), "text", f"line {number:,} of {str(path)!r}"),))
+            yield Example(
+                texts=(as_text(line.strip(), "text", f"line {number:,} of {str(path)!r}"),)
+            )
         return
     columns: tuple[str, ...] = ()
     for number, row in read_table(path, data.delimiter):

@@ -45,7 +45,7 @@ class Prediction:
 
     def to_dict(self) -> Json:
         """Plain values, ready for JSON, of what is told."""
-        known = {"label": self.label, "answer": self.answer, "start": self.start}
+        known: Json = {"label": self.label, "answer": self.answer, "start": self.start}
         known |= {"score": self.score, "probabilities": dict(self.probabilities) or None}
         return {name: value for name, value in known.items() if value is not None}
 
@@ -106,8 +106,8 @@ def open_teller(path: Path, device: torch.device, tokens: int) -> Teller:
     config = model.config
     if config.label_head == "none":
         raise ConfigError(
-            f"the model in {str(path)!r} was trained for no labels; train one with --task classify, "
-            "or let it write with 'parformer generate'"
+            f"the model in {str(path)!r} was trained for no labels; train one with --task "
+            "classify, or let it write with 'parformer generate'"
         )
     recipe, calibration = opened.recipe, None
     if recipe is None:
@@ -126,8 +126,11 @@ def open_teller(path: Path, device: torch.device, tokens: int) -> Teller:
 def refuse_misfit(teller: Teller, example: Example) -> None:
     """Refuse what this model is not asked."""
     wanted = {
-        "class": "--text", "score": "--text", "choice": "--text and --choices", "span": "--question and --passage",
-    }[teller.head]  # fmt: skip
+        "class": "--text",
+        "score": "--text",
+        "choice": "--text and --choices",
+        "span": "--question and --passage",
+    }[teller.head]
     fits = {
         "choice": bool(example.choices),
         "span": len(example.texts) == 2 and not example.choices,

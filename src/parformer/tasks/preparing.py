@@ -54,7 +54,9 @@ def read_source(data: DataConfig, task: str) -> dict[str, list[Example]]:
         )
     make = choice if task == "choice" else squad
     files = find_files(data.corpus)
-    return with_splits({split: read_file(make, (), path) for split, path in files.items()}, data.corpus)
+    return with_splits(
+        {split: read_file(make, (), path) for split, path in files.items()}, data.corpus
+    )
 
 
 def read_labelled(

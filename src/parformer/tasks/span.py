@@ -106,8 +106,8 @@ class Span(LabelTask):
             )
         if not stride and count > room:
             raise ConfigError(
-                f"the passage of {example.name or example.texts[1]!r:.60} has {count:,} tokens, its "
-                f"window room for {room}, and data.stride is 0; set it, such as to 128"
+                f"the passage of {example.name or example.texts[1]!r:.60} has {count:,} tokens, "
+                f"its window room for {room}, and data.stride is 0; set it, such as to 128"
             )
         return piece_starts(count, room, stride or room)
 
@@ -226,9 +226,7 @@ def best_answer(
     best, span = float("-inf"), (0, -1)
     for number, ((start, length), told) in enumerate(zip(cut, logits, strict=True)):
         inside = told[first : first + length]
-        starts, ends = (
-            inside[:, side].topk(min(BEST, length)).indices.tolist() for side in (0, 1)
-        )
+        starts, ends = (inside[:, side].topk(min(BEST, length)).indices.tolist() for side in (0, 1))
         for s in starts:
             if shows_most(start + s, cut) != number:
                 continue

@@ -128,12 +128,12 @@ def running(
             recipe = stored if recipe is None else agree(stored, recipe, set(chosen), path)
             tokenizer = read_run_tokenizer(path)
             if prepared is None:
-                recipe, prepared = read_text(recipe, workers, watch, tokenizer, path)
+                recipe, prepared = read_data(recipe, workers, watch, tokenizer, path)
         else:
             assert recipe is not None
-            tokenizer = starting_tokenizer(recipe)
             if prepared is None:
-                recipe, prepared = read_text(recipe, workers, watch, tokenizer, path)
+                own = starting_tokenizer(recipe)
+                recipe, prepared = read_data(recipe, workers, watch, own, path)
             if not isinstance(prepared, Labelled):
                 recipe = fit_vocabulary(recipe, prepared.tokenizer, watch.notice)
             recipe = recipe.replaced({"data.identity": prepared.identity})
@@ -177,25 +177,29 @@ def unit_of(recipe: Recipe, tokenizer: Tokenizer) -> str:
     return "perplexity" if tokenizer.made_of == "words" else "bits"
 
 
-def read_text(
+def read_data(
     recipe: Recipe, workers: Workers, watch: Watch, tokenizer: Tokenizer | None, path: Path
 ) -> tuple[Recipe, Prepared]:
-    """The text as tokens; the first process makes them, the others find them made.
+    """Text or labelled texts as tokens; labels also say what the model has to tell apart."""
+    if not kind_of(recipe.train.task):
+        return recipe, read_text(recipe, workers, watch, tokenizer, path)
+    recipe, found = read_labelled(recipe, tokenizer, watch.preparing)
+    for note in found.notes:
+        watch.notice(note)
+    refuse_other_text(recipe.data, found.identity, path)
+    return recipe, found
 
-    Labelled texts also say which classes the recipe's model has to tell apart.
-    """
-    if kind_of(recipe.train.task):
-        recipe, found = read_labelled(recipe, tokenizer, watch.preparing)
-        for note in found.notes:
-            watch.notice(note)
-        refuse_other_text(recipe.data, found.identity, path)
-        return recipe, found
+
+def read_text(
+    recipe: Recipe, workers: Workers, watch: Watch, tokenizer: Tokenizer | None, path: Path
+) -> Prepared:
+    """The text as tokens; the first process makes them, the others find them made."""
     if not workers.first:
         workers.share("")
     prepared = as_tokens(find_text(recipe, watch, path), recipe, watch, tokenizer)
     if workers.first:
         workers.share("ready")
-    return recipe, prepared
+    return prepared
 
 
 def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:

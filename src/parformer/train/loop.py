@@ -196,7 +196,9 @@ class Journal:
         told = score.to_dict()
         own = told.get("metrics", {})
         assert isinstance(own, dict)
-        self.metrics.add(step, {"valid_loss": told["loss"]} | {f"valid_{n}": v for n, v in own.items()})
+        self.metrics.add(
+            step, {"valid_loss": told["loss"]} | {f"valid_{n}": v for n, v in own.items()}
+        )
         self.watch.validated(step, score.loss)
         if self.config.patience:
             self.remember(step, self.session.task.compared(score), weights)
@@ -255,8 +257,9 @@ class Journal:
         if self.metrics is None:
             return None
         recipe = self.session.recipe
-        weights = self.best_weights() or weights
-        model = build_from(recipe.model, weights).to(self.session.workers.device)
+        model = build_from(recipe.model, self.best_weights() or weights).to(
+            self.session.workers.device
+        )
         failpoint("train.before-model")
         model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
         failpoint("train.before-result")

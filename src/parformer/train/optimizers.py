@@ -125,7 +125,9 @@ def freeze(model: nn.Module, count: int) -> None:
     """Leave the first blocks as they are, and the embedding below them."""
     blocks = len(getattr(model, "blocks", ()))
     if count > blocks:
-        raise ConfigError(f"train.frozen {count} is more than the model's {blocks} blocks; lower it")
+        raise ConfigError(
+            f"train.frozen {count} is more than the model's {blocks} blocks; lower it"
+        )
     for name, parameter in model.named_parameters():
         if count and height(name, blocks) <= count:
             parameter.requires_grad_(False)

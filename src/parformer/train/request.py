@@ -171,10 +171,7 @@ def train(
     """Train a model on a text; the same request on the same run goes on where it stopped."""
     asked = requested(TrainRequest, request, given)
     if asked.seeds > 1 or asked.tries:
-        from parformer.train.several import train_several
-
-        result, several = train_several(asked, asked.folder, lambda one: train(one, watch=watch))
-        return replace(result, several=several)
+        return train_all(asked, watch)
     recipe, path = asked.recipe(), asked.folder
     from parformer.train.distributed import workers_from
     from parformer.train.job import train_model, unit_of
@@ -215,6 +212,25 @@ def train(
             labelled=known.model.label_head != "none",
             first=workers.first,
         )
+
+
+def train_all(asked: TrainRequest, watch: Listener) -> TrainResult:
+    """Trainings with several seeds, or of what is to be tried; told is the best one's."""
+    from parformer.train.several import train_several
+
+    results: dict[Path, TrainResult] = {}
+
+    def one(changes: tuple[str, ...], seed: int, path: Path) -> bool:
+        more = {"seeds": 1, "tries": (), "seed": seed, "run": path}
+        alone = replace(asked, **more, changes=(*asked.changes, *changes))  # type: ignore[arg-type]
+        results[path] = train(alone, watch=watch)
+        return results[path].outcome.finished
+
+    first = asked.seed or 0
+    several = train_several(asked.tries, range(first, first + asked.seeds), asked.folder, one)
+    if several is None:
+        return list(results.values())[-1]
+    return replace(results[Path(several.best)], several=several)
 
 
 def gather(sets: tuple[str, ...], short: Mapping[str, object]) -> dict[str, object]:

@@ -10,19 +10,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from parformer.errors import ConfigError
 from parformer.fields import parse_assignment
 from parformer.records import Record, Result
 from parformer.train.result import Written
 from parformer.train.run import is_run, read_result
-
-if TYPE_CHECKING:
-    from parformer.train.request import TrainRequest, TrainResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +32,7 @@ class Spread(Record):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """
-        >>> Spread.of([0.9, 0.7, 0.8])
+        """>>> Spread.of([0.9, 0.7, 0.8])
         Spread(median=0.8, low=0.7, high=0.9)
         """
         return cls(median(values), min(values), max(values))
@@ -67,31 +63,30 @@ class Several(Result):
 
 
 def train_several(
-    asked: TrainRequest, root: Path, train: Callable[[TrainRequest], TrainResult]
-) -> tuple[TrainResult, Several | None]:
-    """Train all; the last result, and what came of it once every training is finished."""
+    tries: Sequence[str],
+    seeds: Sequence[int],
+    root: Path,
+    train: Callable[[tuple[str, ...], int, Path], bool],
+) -> Several | None:
+    """Train all, and what came of it; None as soon as a training was not finished.
+
+    `train` takes changes, a seed and the folder, and says whether it came to its end.
+    """
     if is_run(root):
         raise ConfigError(f"{str(root)!r} holds a single training; choose another --run")
-    first = asked.seed or 0
     plan = {
-        changes: [root / name_of(changes) / f"seed-{seed}" for seed in range(first, first + asked.seeds)]
-        for changes in grid(asked.tries)
+        changes: [root / name_of(changes) / f"seed-{seed}" for seed in seeds]
+        for changes in grid(tries)
     }
-    results: dict[Path, TrainResult] = {}
     for changes, paths in plan.items():
-        for seed, path in enumerate(paths, first):
-            alone = replace(
-                asked, seeds=1, tries=(), seed=seed, run=path, changes=(*asked.changes, *changes)
-            )
-            results[path] = result = train(alone)
-            if not result.outcome.finished:
-                return result, None
+        for seed, path in zip(seeds, paths, strict=True):
+            if not train(changes, seed, path):
+                return None
     tried = [summed(changes, paths) for changes, paths in plan.items()]
     tried.sort(key=lambda one: -one.valid["score"].median)
-    best = nearest(tried[0])
-    found = Several(tried=tuple(tried), best=best)
+    found = Several(tried=tuple(tried), best=nearest(tried[0]))
     found.save(root)
-    return results[Path(best)], found
+    return found
 
 
 def grid(tries: Sequence[str]) -> Iterator[tuple[str, ...]]:
