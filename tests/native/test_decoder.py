@@ -73,14 +73,14 @@ def both(
     return ours, twins, decoder, state
 
 
-def check(model: Model, **more: Any) -> None:
+def check(model: Model, *, near: float = 1e-4, **more: Any) -> None:
     ours, twins, decoder, state = both(model, **more)
     for one, twin in zip(ours, twins, strict=True):
-        assert_close(one, twin, atol=1e-4, rtol=1e-4)
-    check_state(model, decoder, state)
+        assert_close(one, twin, atol=near, rtol=near)
+    check_state(model, decoder, state, near)
 
 
-def check_state(model: Model, decoder: Decoder, state: State) -> None:
+def check_state(model: Model, decoder: Decoder, state: State, near: float = 1e-4) -> None:
     """What the decoder remembers is what the ordinary steps do."""
     again = decoder.state()
     assert (again.batch, again.position, again.memory) == (
@@ -91,7 +91,7 @@ def check_state(model: Model, decoder: Decoder, state: State) -> None:
     tokens = some_tokens(state.batch, 2, model.config.vocab_size, seed=99)
     with torch.inference_mode():
         one, two = model(tokens, again), model(tokens, state)
-    assert_close(one.logits, two.logits, atol=1e-4, rtol=1e-4)
+    assert_close(one.logits, two.logits, atol=near, rtol=near)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

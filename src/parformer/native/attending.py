@@ -14,7 +14,7 @@ from parformer.blocks.attention import RotaryAttention, SelfAttention
 from parformer.blocks.base import Block
 from parformer.blocks.convolution import Convolution, tap_weights
 from parformer.blocks.cross_attention import CrossAttention
-from parformer.blocks.linear import FedProjection, plain_weight
+from parformer.blocks.linear import FedProjection
 from parformer.blocks.lsra import LSRA
 from parformer.blocks.places import Places
 from parformer.blocks.relative import RelativeAttention
@@ -94,8 +94,8 @@ def relative_parts(
 ) -> tuple[int, int, int, int]:
     """Projected distances, nearest first, how many there are, and both biases."""
     places = where.places
-    if places is None or plain_weight(block.distance) is None:
-        raise NoForm("relative attention has distances that are no plain linear map")
+    if places is None:
+        raise NoForm("relative attention has no distances")
     count, inside = program.memory + program.time, block.heads * block.width
     with torch.no_grad():
         table: Tensor = block.distance(places.distances(count)).flip(0)

@@ -38,7 +38,7 @@ from parformer.kernels.extension import Unavailable
 from parformer.native import attending, synthesizing  # noqa: F401 - they register forms
 from parformer.native.ends import write_embedding, write_head
 from parformer.native.forms import Where, write_stack
-from parformer.native.program import NoForm, NotMeant, Program, Weights
+from parformer.native.program import MATRIX, NoForm, NotMeant, Program, Weights
 from parformer.native.slots import Engine, Slot
 from parformer.state import State
 
@@ -265,7 +265,7 @@ def start(program: Program, dtype: torch.dtype, threads: int, level: str) -> Run
         torch.tensor(numbers, dtype=torch.int64)
         for numbers in (program.ops, program.matrices, program.states)
     ]
-    sizes = [len(program.ops) // WORDS, len(program.matrices) // 6, len(program.states) // 4]
+    sizes = [len(program.ops) // WORDS, len(program.matrices) // MATRIX, len(program.states) // 4]
     given = [x for pair in zip(words, sizes, strict=True) for x in (pair[0].data_ptr(), pair[1])]
     handle = functions.functions["decoder_new"](*given, arena.data_ptr(), threads)
     if not handle:

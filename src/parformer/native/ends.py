@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parformer.blocks.linear import Linear
+from parformer.blocks.coded import CodedLinear
+from parformer.blocks.linear import plain_weight
 from parformer.config import ModelConfig
 from parformer.counts.look import compiled
 from parformer.counts.prior import Prior
@@ -33,8 +34,11 @@ def write_embedding(
     assert isinstance(words, SingleTable)
     if words.trigrams != "none":
         raise NoForm("trigrams read the next token")
-    x = program.take(words.tables[0].shape[1])
-    program.add("look_up", *x.words, program.matrix(words.tables[0]), 0, 0, *NOWHERE)
+    if words.coded is not None:
+        x, table = program.take(words.coded.in_features), program.coded(words.coded)
+    else:
+        x, table = program.take(words.tables[0].shape[1]), program.matrix(words.tables[0])
+    program.add("look_up", *x.words, table, 0, 0, *NOWHERE)
     if embedding.projects_last:
         x, pads = place(program, embedding, config, x)
         return project(program, words, x), pads
@@ -162,9 +166,10 @@ def write_hints(program: Program, head: FlatHead, prior: Prior, x: Span, logits:
 
 def weigher(program: Program, weigh: nn.Module, width: int) -> int:
     """The weights of a map to one number, and its bias behind them."""
-    assert isinstance(weigh, Linear)
-    parts: Sequence[Tensor] = [weigh.weight[0].detach(), weigh.bias.detach()]
-    return program.address(torch.cat(list(parts)), width + 1)
+    if not isinstance(weigh, CodedLinear) and plain_weight(weigh) is None:
+        raise NoForm("what weighs counts is no plain linear map")
+    weight, bias = cast(Tensor, weigh.weight), cast(Tensor, weigh.bias)
+    return program.address(torch.cat((weight[0].detach(), bias.detach())), width + 1)
 
 
 def address_of(function: object) -> int:

@@ -17,12 +17,17 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from parformer.blocks.coded import NARROW, STEPS, WIDE, CodedLinear
 from parformer.blocks.linear import Affine, plain_weight
 from parformer.kernels import quantized
 from parformer.kernels.decoder.library import WORDS
 
 Weights: TypeAlias = Literal["float32", "bfloat16", "int8", "int4"]
 """How matrices are kept; what is computed is fp32."""
+BITS = {"int8": WIDE, "int4": NARROW}
+
+LaidOut: TypeAlias = tuple[int, Tensor, Tensor | None, Tensor | None]
+"""What a matrix is, its numbers, the scales of its rows, the steps of its groups."""
 
 CODES = {
     name: number
@@ -35,7 +40,9 @@ CODES = {
 }
 ACTIVATIONS = ("", "relu", "gelu", "gelu-tanh", "silu", "sigmoid")
 NORMS = ("layer", "rms", "affine")
-FP32, BF16, INT8, INT4, INT4_WIDE = range(5)
+FP32, BF16, INT8, INT4 = range(4)
+MATRIX = 7
+"""Whole numbers of one matrix."""
 CACHE, CELLS, RECENT, SOURCE = range(4)
 
 
@@ -141,35 +148,45 @@ class Program:
         key += (0 if bias is None else bias.data_ptr(),)
         if key not in self._known:
             self.kept += [weight, *([] if bias is None else [bias])]
-            self._known[key] = self._add_matrix(*self._laid_out(weight), weight.shape, bias)
+            self._known[key] = self._add_matrix(self._laid_out(weight), weight.shape, bias)
+        return self._known[key]
+
+    def coded(self, module: CodedLinear) -> int:
+        """The number of a matrix that is kept in few bits."""
+        if module.reach is not None or module.hooked or module.codes.device.type != "cpu":
+            raise NoForm("a coded matrix rounds its inputs too")
+        bias = module.bias
+        key = (module.codes.data_ptr(), 0 if bias is None else bias.data_ptr())
+        if key not in self._known:
+            self.kept += [module.codes, *([] if bias is None else [bias])]
+            shape = (module.out_features, module.in_features)
+            self._known[key] = self._add_matrix(from_codes(module), shape, bias)
         return self._known[key]
 
     def _add_matrix(
         self,
-        kind: int,
-        numbers: Tensor,
-        scales: Tensor | None,
+        laid_out: LaidOut,
         shape: Sequence[int],
         bias: Tensor | None,
     ) -> int:
-        self.kept += [numbers, *([] if scales is None else [scales])]
+        kind, *tensors = laid_out
         rows, columns = shape
-        self.bytes += sum(t.numel() * t.element_size() for t in (numbers, scales) if t is not None)
-        places = (numbers.data_ptr(), 0 if scales is None else scales.data_ptr())
+        known = [tensor for tensor in tensors if tensor is not None]
+        self.kept += known
+        self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in known)
+        places = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         self.matrices += [kind, rows, columns, *places, self.vector(bias, rows)]
-        number = len(self.matrices) // 6 - 1
+        number = len(self.matrices) // MATRIX - 1
         self._columns[number] = (rows, columns)
         return number
 
-    def _laid_out(self, weight: Tensor) -> tuple[int, Tensor, Tensor | None]:
+    def _laid_out(self, weight: Tensor) -> LaidOut:
         weight = weight.detach()
-        if self.weights == "int8":
-            return INT8, *quantized.int8_panels(*quantized.to_int8(weight))
-        if self.weights == "int4":
-            return INT4, *quantized.int4_panels(*quantized.to_int4(weight))
+        if self.weights in BITS:
+            return from_codes(CodedLinear.of(weight.float(), None, bits=BITS[self.weights]))
         if self.weights == "bfloat16" or weight.dtype == torch.bfloat16:
-            return BF16, weight.to(torch.bfloat16).contiguous(), None
-        return FP32, weight.float().contiguous(), None
+            return BF16, weight.to(torch.bfloat16).contiguous(), None, None
+        return FP32, weight.float().contiguous(), None, None
 
     # States
 
@@ -195,10 +212,13 @@ class Program:
         out: Span | None = None,
     ) -> Span:
         """A linear map of x, activated, and added to something else."""
-        found = plain_weight(module)
-        if found is None:
+        if isinstance(module, CodedLinear):
+            number = self.coded(module)
+        elif (found := plain_weight(module)) is not None:
+            number = self.matrix(*found)
+        else:
             raise NoForm(f"{type(module).__name__} is no plain linear map")
-        return self.map(self.matrix(*found), x, activation=activation, plus=plus, out=out)
+        return self.map(number, x, activation=activation, plus=plus, out=out)
 
     def map(
         self,
@@ -236,6 +256,15 @@ class Program:
             place = self.address(rates, half, dtype=torch.float64)
             self.add("turns", *out.words, half, place)
         return self._turns[width, base]
+
+
+def from_codes(module: CodedLinear) -> LaidOut:
+    """Codes as C++ reads them."""
+    numbers_oi, scales_o = module.whole(), module.scales[:, 0]
+    if module.steps is None:
+        return INT8, quantized.int8_panels(numbers_oi), quantized.whole_panels(scales_o), None
+    scales, steps = quantized.whole_panels(scales_o / STEPS), quantized.step_panels(module.steps)
+    return INT4, quantized.int4_panels(numbers_oi), scales, steps
 
 
 def norm_parts(module: nn.Module | None) -> tuple[str, Tensor | None, Tensor | None, float]:

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 
 from parformer.blocks.base import Block
+from parformer.blocks.coded import CodedLinear
 from parformer.blocks.linear import HeadLinear, Linear, plain_weight
 from parformer.blocks.synthesizer import Synthesizer
 from parformer.blocks.synthetic import (
@@ -109,7 +110,7 @@ def dense(
     else:
         hidden = by_head(program, scores.hidden, seen, activation="relu")
         found = [cast(Linear, each) for each in scores.table.maps]
-    if any(plain_weight(each) is None for each in found):
+    if not all(isinstance(each, CodedLinear) or plain_weight(each) for each in found):
         raise NoForm("a table of scores is no plain linear map")
     table = torch.stack([each.weight.detach() for each in found])
     address = program.address(table, len(found), length, width)

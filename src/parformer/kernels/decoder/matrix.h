@@ -4,6 +4,7 @@
 // vector too. Quantized weights are kept as u = w + 128 (int8) or u = w + 8 (int4), in
 //   int8  [panels][inputs / 4][16 rows][4 inputs]
 //   int4  [panels][inputs / 8][16 rows][4 bytes], byte j: input j below, input j + 4 above
+// which is a copy of blocks/coded.py's codes in another order,
 // and the inputs become whole numbers of 16 bits, block by block, as two parts of 8 bits:
 //   Σ w x = scale · (256 Σ u high + Σ u low − offset Σ x)
 // Where the CPU cannot multiply such bytes, weights become fp32 numbers in registers instead.
@@ -12,17 +13,18 @@
 
 #include "vector.h"
 
-enum Kind { FP32, BF16, INT8, INT4, INT4_WIDE };
+enum Kind { FP32, BF16, INT8, INT4 };
 
 struct Matrix {
   int64_t kind, rows, columns;
   const void* weights;
-  const void* scales;  // int8: fp32 by row; int4: by panel, group of 32 and row, fp16 or (wide) fp32
+  const float* scales;   // of quantized rows, as many as whole panels have
+  const uint8_t* steps;  // int4: [panels][groups of 32][16 rows], what a group has of its row's scale
   const float* bias;
 };
 
 constexpr int64_t PANEL = 16, GROUP = 32;
-constexpr int64_t BLOCK = 128;  // inputs of an int8 row that share a scale
+constexpr int64_t BLOCK = 64;  // inputs of an int8 row that share a scale
 constexpr int64_t TOGETHER = 4;  // vectors at a time
 
 typedef float panel_f __attribute__((vector_size(64)));
@@ -75,23 +77,14 @@ INLINE void quantize(const float* x, int64_t columns, int64_t block, Inputs& in,
 #endif
 }
 
-INLINE panel_f read_scales(const Matrix& m, int64_t place) {
-  panel_f scales;
-  if (m.kind == INT4_WIDE) {
-    std::memcpy(&scales, (const float*)m.scales + place * PANEL, sizeof scales);
-    return scales;
-  }
-  const uint16_t* half = (const uint16_t*)m.scales + place * PANEL;
+INLINE panel_f read_steps(const Matrix& m, int64_t place) {
+  const uint8_t* steps = m.steps + place * PANEL;
 #if defined(__AVX512F__)
-  return (panel_f)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)half));
+  return (panel_f)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)steps)));
 #else
-  for (int i = 0; i < PANEL; i++) {
-    const uint32_t bits = half[i], exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    const float size = exponent ? std::ldexp(float(1024 + mantissa), int(exponent) - 25)
-                                : std::ldexp(float(mantissa), -24);
-    scales[i] = bits >> 15 ? -size : size;
-  }
-  return scales;
+  panel_f found;
+  for (int i = 0; i < PANEL; i++) found[i] = steps[i];
+  return found;
 #endif
 }
 
@@ -174,7 +167,7 @@ INLINE void int4_tile(const Matrix& m, const Inputs& in, int64_t panel, int64_t 
       const __m512i offset = _mm512_set1_epi32(8 * in.sums[at]);
       for (int p = 0; p < P; p++) {
         const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[p][t], 8), low[p][t]);
-        const panel_f scale = read_scales(m, (panel + p) * in.blocks + b) * in.scales[at];
+        const panel_f scale = read_steps(m, (panel + p) * in.blocks + b) * in.scales[at];
         out[p][t] += (panel_f)_mm512_cvtepi32_ps(_mm512_sub_epi32(both, offset)) * scale;
       }
     }
@@ -219,7 +212,7 @@ INLINE void int4_tile(const Matrix& m, const Inputs& in, int64_t panel, int64_t 
             group[t] += w * in.plain[(vector + t) * in.columns + q * 8 + j];
         }
       }
-      const panel_f scale = read_scales(m, (panel + p) * in.blocks + b);
+      const panel_f scale = read_steps(m, (panel + p) * in.blocks + b);
       for (int t = 0; t < T; t++) out[p][t] += group[t] * scale;
     }
   }
@@ -238,12 +231,9 @@ INLINE void quantized_tile(const Matrix& m, const Inputs& in, int64_t panel, int
     const int64_t first = (panel + p) * PANEL;
     const int64_t count = m.rows - first < PANEL ? m.rows - first : PANEL;
     for (int t = 0; t < T; t++) {
-      panel_f found = out[p][t];
-      if (m.kind == INT8) {
-        panel_f scale;
-        std::memcpy(&scale, (const float*)m.scales + first, sizeof scale);  // padded to panels
-        found *= scale;
-      }
+      panel_f scale;
+      std::memcpy(&scale, m.scales + first, sizeof scale);
+      const panel_f found = out[p][t] * scale;
       std::memcpy(y + (vector + t) * step + first, &found, count * sizeof(float));
     }
   }
@@ -325,7 +315,7 @@ INLINE void read_row(const Matrix& m, int64_t row, float scale, float* out) {
   } else if (m.kind == INT8) {
     const int64_t quads = rounded_up(m.columns, BLOCK) / 4;
     const uint8_t* own = (const uint8_t*)m.weights + (panel * quads * PANEL + lane) * 4;
-    const float by = ((const float*)m.scales)[row] * scale;
+    const float by = m.scales[row] * scale;
     for (int64_t k = 0; k < m.columns; k++)
       out[k] = float(int(own[k / 4 * 64 + k % 4]) - 128) * by;
   } else {
@@ -333,8 +323,8 @@ INLINE void read_row(const Matrix& m, int64_t row, float scale, float* out) {
     const uint8_t* own = (const uint8_t*)m.weights + (panel * octets * PANEL + lane) * 4;
     for (int64_t k = 0; k < m.columns; k++) {
       const int byte = own[k / 8 * 64 + k % 4], u = k % 8 < 4 ? byte & 15 : byte >> 4;
-      const panel_f by = read_scales(m, panel * (padded / GROUP) + k / GROUP);
-      out[k] = float(u - 8) * by[lane] * scale;
+      const uint8_t step = m.steps[(panel * (padded / GROUP) + k / GROUP) * PANEL + lane];
+      out[k] = float(u - 8) * float(step) * m.scales[row] * scale;
     }
   }
 }
