@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from parformer.search.ranking.job import proxies as proxies
     from parformer.search.sizes.job import search_sizes as search_sizes
     from parformer.search.sizes.picking import pick as pick
+    from parformer.serve.request import serve as serve
     from parformer.train.request import train as train
 
 threads.settle()
@@ -69,6 +70,7 @@ __all__ = [
     "sandwich",
     "search_placement",
     "search_sizes",
+    "serve",
     "show",
     "train",
     "translate",
@@ -90,16 +92,7 @@ LATE = {
     "show": "parformer.naming",
     "translate": "parformer.generate.translating",
 }
-PACKAGES = (
-    "compress",
-    "convert",
-    "evaluate",
-    "generate",
-    "measure",
-    "predict",
-    "reproduce",
-    "train",
-)
+PACKAGES = ("compress", "convert", "evaluate", "generate", "measure", "predict", "reproduce", "serve", "train")
 """Verbs that are packages one can call, and the package for weights from elsewhere."""
 
 

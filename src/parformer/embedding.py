@@ -159,8 +159,11 @@ class Embedding(nn.Module):
         """With positions and token types, normed."""
         if self.scale != 1.0:
             x_btd = x_btd * self.scale
-        if self.positions is not None:
+        if self.positions is not None and there_bn is None:
             x_btd = x_btd + self.positions[position : position + x_btd.shape[1]]
+        elif self.positions is not None and there_bn is not None:
+            number_bt = numbers_of(there_bn, x_btd.shape[1])
+            x_btd = x_btd + F.embedding(number_bt, self.positions)
         if self.sinusoids:
             x_btd = x_btd + self.places(x_btd.shape[1], position, there_bn, x_btd)
         if self.types is not None:
@@ -175,8 +178,8 @@ class Embedding(nn.Module):
         if there_bn is None:
             return self.waves(position + time, like)[position : position + time]
         known_nd = self.waves(there_bn.shape[1], like)
-        number_bt = (there_bn.long().cumsum(1) - 1)[:, -time:].clamp(min=0)
-        return F.embedding(number_bt, known_nd) * there_bn[:, -time:, None]
+        there_bt1 = there_bn[:, -time:, None]
+        return F.embedding(numbers_of(there_bn, time), known_nd) * there_bt1
 
     def waves(self, count: int, like: Tensor) -> Tensor:
         """Rows of the first `count` numbers or more, made once."""
@@ -189,15 +192,26 @@ class Embedding(nn.Module):
         return known_nd
 
 
+def numbers_of(there_bn: Tensor, time: int) -> Tensor:
+    """What the last tokens are numbered, where only those that are there count."""
+    return (there_bn.long().cumsum(1) - 1)[:, -time:].clamp(min=0)
+
+
 def alike(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and one.device == other.device
 
 
-def there_of(config: ModelConfig, window: Tensor, present: Tensor | None) -> Tensor | None:
-    """Which tokens of a window are counted by sinusoidal positions; None if all are."""
-    if not config.sinusoidal or (config.pad < 0 and present is None):
+def there_of(
+    config: ModelConfig, window: Tensor, present: Tensor | None, *, ragged: bool = False
+) -> Tensor | None:
+    """Which tokens of a window are counted by sinusoidal positions; None if all are.
+
+    So do learned ones where the rows are `ragged`: where each began when it did.
+    """
+    pads = config.sinusoidal and config.pad >= 0
+    if not (config.sinusoidal or ragged) or (not pads and present is None):
         return None
-    there = torch.ones_like(window, dtype=torch.bool) if config.pad < 0 else window != config.pad
+    there = window != config.pad if pads else torch.ones_like(window, dtype=torch.bool)
     return there if present is None else there & present[:, -window.shape[1] :]
 
 

@@ -93,6 +93,13 @@ def all_present(state: State, tokens: Tensor, padding: Tensor | None) -> Tensor 
     """Which of the remembered places and the new ones hold a token; None if all do."""
     if padding is None and state.padding_bm is None:
         return None
+    if state.starts_b is not None and state.config.numbered:
+        most, time = state.config.max_len, state.position + tokens.shape[1]
+        if time > most:
+            raise InputError(
+                f"rows that began at different times cannot read {time} tokens in a window of "
+                f"{most}; let each go on by itself"
+            )
     ones = tokens.new_ones(tokens.shape, dtype=torch.bool)
     before = state.padding_bm
     if before is None:

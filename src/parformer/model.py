@@ -117,13 +117,13 @@ class Model(Stack):
         step = self._step if plain else self._fitting_step(state)
         keys = tokens.shape[1] + min(state.position, state.memory)
         seen = None if present is None else present[:, -keys:]
-        context = Context(state.memory, state.position, seen, source, tokens=tokens, taps=taps)
-        there = there_of(self.config, window, present)
+        places = (state.memory, state.position, seen, source)
+        context = Context(*places, tokens=tokens, taps=taps, starts_b=state.starts_b)
+        there = there_of(self.config, window, present, ragged=state.starts_b is not None)
         x_btd, after, pooled, losses_n = step(
             tokens, state.blocks, context, token_types, counted_n, hints, there
         )
-        if tokens.shape[1] > fresh:
-            x_btd = x_btd[:, -fresh:]
+        x_btd = x_btd[:, -fresh:] if tokens.shape[1] > fresh else x_btd
         new = None
         if self.config.causal:
             new = self._after(state, tokens.shape[1], after, (window, present, recent))
@@ -157,7 +157,7 @@ class Model(Stack):
         keep = window if self.config.numbered else None
         if present is not None:
             present = present[:, -state.memory :] if state.memory else None
-        extras, position = (keep, present, recent), state.position + time
+        extras, position = (keep, present, recent, state.starts_b), state.position + time
         return State(state.batch, self.config, state.memory, position, blocks, *extras)
 
     def _logits(self, x_btd: Tensor, hints: Hints | None, *, last_only: bool) -> Tensor | None:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from parformer.blocks.stack import Remembered
-from parformer.blocks.state import join_blocks, register, rows_of
+from parformer.blocks.state import fit_blocks, join_blocks, register, rows_of
 from parformer.config import ModelConfig
 from parformer.errors import InputError
+from parformer.grams import largest_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,8 @@ class State:
     """Which remembered places hold a token, where some do not."""
     recent_bk: Tensor | None = None
     """The last tokens, where counts are asked about what follows them."""
+    starts_b: Tensor | None = None
+    """Places before each row's first token, where rows have read different numbers of tokens."""
 
     @property
     def bytes(self) -> int:
@@ -78,7 +82,7 @@ class State:
         )
 
 
-EXTRAS = ("window_bt", "padding_bm", "recent_bk")
+EXTRAS = ("window_bt", "padding_bm", "recent_bk", "starts_b")
 """What a state may have beside that of its blocks."""
 
 
@@ -87,6 +91,77 @@ def _joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
     if known and len(known) < len(tensors):
         raise InputError("a state with padding cannot be joined with one without; give it to all")
     return torch.cat(known) if known else None
+
+
+def can_stand_beside(state: State, other: State) -> bool:
+    """Whether `side_by_side` takes both: a Synthesizer tells places by their number alone, and
+    counts must not take what stands before a text for its words.
+    """
+    config = state.config
+    if state.position == other.position and state.starts_b is None and other.starts_b is None:
+        return config == other.config
+    seen = (config.count_order or largest_order(config.vocab_size)) - 1 if config.counts else 0
+    enough = min(fewest(state), fewest(other)) >= seen
+    return config == other.config and enough and not config.pattern.count("y")
+
+
+def fewest(state: State) -> int:
+    """Tokens that the row with the fewest has read."""
+    return state.position - (0 if state.starts_b is None else int(state.starts_b.max()))
+
+
+def side_by_side(states: Sequence[State]) -> State:
+    """The pasts of several batches as one, however many tokens each has read.
+
+    All end in one column, and those with fewer tokens begin later: places before that are absent.
+    """
+    longest = max(state.position for state in states)
+    if len({state.position for state in states}) > 1 or any(s.starts_b is not None for s in states):
+        states = [begun_later(state, longest - state.position) for state in states]
+    return State.join(states)
+
+
+def begun_later(state: State, later: int) -> State:
+    """The same past behind so many absent places; below 0, with so many fewer."""
+    position = state.position + later
+    width = min(position, state.memory)
+    before = min(state.position, state.memory)
+    window, present, recent = state.window_bt, state.padding_bm, state.recent_bk
+    device = next((b.device for b in state.blocks if b is not None), None)
+    starts = state.starts_b
+    if starts is None:
+        starts = torch.zeros(state.batch, dtype=torch.long, device=device)
+    if present is None:
+        present = torch.ones(state.batch, before, dtype=torch.bool, device=device)
+    present = F.pad(present, (width - before, 0)) if width else None
+    if recent is not None:
+        missing = state.config.sight(state.config.vocab_size) - recent.shape[1]
+        recent = F.pad(recent, (missing, 0), value=NOTHING)
+    return replace(
+        state,
+        position=position,
+        blocks=fit_blocks(state.blocks, width),
+        window_bt=None if window is None else F.pad(window, (later, 0)),
+        padding_bm=present,
+        recent_bk=recent,
+        starts_b=starts + later,
+    )
+
+
+def without_absent(state: State) -> State:
+    """The same without the places that no row has a token in."""
+    if state.starts_b is None:
+        return state
+    state = begun_later(state, -int(state.starts_b.min()))
+    starts_b = state.starts_b
+    assert starts_b is not None
+    full = bool((starts_b <= state.position - min(state.position, state.memory)).all())
+    present, same = None if full else state.padding_bm, not bool(starts_b.any())
+    return replace(state, padding_bm=present, starts_b=None if same else starts_b)
+
+
+NOTHING = -1
+"""Stands where a row has no token yet, for recall."""
 
 
 register(

@@ -318,7 +318,7 @@ class RotaryAttention(SelfAttention, positions="rotary"):
         count = q_bhtk.shape[2]
         cos_nk, sin_nk = context.once(
             ("rotations", first, count, self.width, self.base),
-            lambda: rotations(first, count, self.width, self.base, q_bhtk),
+            lambda: rotations(first, count, self.width, self.base, q_bhtk, context.starts_b),
         )
         return turn(q_bhtk, cos_nk, sin_nk)
 

@@ -120,6 +120,8 @@ class Context:
     """(batch, time), those of this step, where a model reads them."""
     taps: Taps | None = None
     """Who listens to the blocks: attention maps, distillation, pruning."""
+    starts_b: Tensor | None = None
+    """Places before each row's first token, where rows have read different numbers of tokens."""
     feed: tuple[Tensor, ...] = ()
     """What a bottleneck has its attention read instead of the stream inside."""
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from parformer.blocks.state import BlockState
@@ -98,6 +99,12 @@ class KeyValueMemory(BlockState):
 
     def rows(self, index_b: Tensor) -> Self:
         return replace(super().rows(index_b), distances_hnk=self.distances_hnk)
+
+    def fitted(self, length: int) -> Self:
+        more = length - self.length
+        if more <= 0:
+            return replace(self, start=self.end - length)
+        return self.of({"kv_bgmk": F.pad(self.kv_bgmk, (0, 0, more, 0))})
 
 
 def append(

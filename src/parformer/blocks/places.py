@@ -75,13 +75,20 @@ def make_mask(
 
 
 def rotations(
-    first: int, count: int, width: int, base: float, like: Tensor
+    first: int,
+    count: int,
+    width: int,
+    base: float,
+    like: Tensor,
+    starts_b: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for the places first … first + count − 1."""
+    """Cosines and sines for the places first … first + count − 1, less where a row starts."""
     # far into a text an angle in fp32 is off by more than a degree
     place_n = torch.arange(first, first + count, device=like.device, dtype=torch.float64)
     rate_k = base ** (-torch.arange(0, width, 2, device=like.device).double() / width)
-    angle_nk = torch.outer(place_n, rate_k).repeat(1, 2)
+    if starts_b is not None:
+        place_n = (place_n - starts_b[:, None])[:, None]  # of every row, for all of its heads
+    angle_nk = (place_n[..., None] * rate_k).repeat(*[1] * place_n.dim(), 2)
     return angle_nk.cos().to(like.dtype), angle_nk.sin().to(like.dtype)
 
 

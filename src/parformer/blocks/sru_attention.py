@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -86,6 +86,9 @@ class AttentiveKeys(BlockState):
         known = {n.removeprefix("source_"): t for n, t in tensors.items() if n.startswith("source")}
         read = SourceMemory.of(known) if known else None
         return cls(tensors["cell_bd"], KeyValueMemory.of(tensors), read)
+
+    def fitted(self, length: int) -> Self:
+        return replace(self, past=self.past.fitted(length))
 
 
 @block("a")

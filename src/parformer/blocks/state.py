@@ -65,6 +65,10 @@ class BlockState(ABC):
         return next(iter(self.tensors().values())).shape[0]
 
     @property
+    def device(self) -> torch.device:
+        return next(iter(self.tensors().values())).device
+
+    @property
     @abstractmethod
     def length(self) -> int:
         """Tokens remembered."""
@@ -90,6 +94,10 @@ class BlockState(ABC):
     def rows(self, index_b: Tensor) -> Self:
         """The past of these rows of the batch, in this order."""
         return self.of({name: t.index_select(0, index_b) for name, t in self.tensors().items()})
+
+    def fitted(self, length: int) -> Self:
+        """With so many places, the last ones: what is missing stands before them as absent."""
+        return self
 
     @classmethod
     def join(cls, states: Sequence[Self]) -> Self:
@@ -146,6 +154,9 @@ class GroupState(BlockState):
     def rows(self, index_b: Tensor) -> Self:
         return type(self)(rows_of(self.blocks, index_b))
 
+    def fitted(self, length: int) -> Self:
+        return type(self)(fit_blocks(self.blocks, length))
+
     @classmethod
     def join(cls, states: Sequence[Self]) -> Self:
         return cls(join_blocks([state.blocks for state in states]))
@@ -167,6 +178,10 @@ def apart(tensors: Mapping[str, Tensor], count: int) -> list[dict[str, Tensor]]:
 
 def rows_of(blocks: Sequence[BlockState | None], index_b: Tensor) -> tuple[BlockState | None, ...]:
     return tuple(None if block is None else block.rows(index_b) for block in blocks)
+
+
+def fit_blocks(blocks: Sequence[BlockState | None], length: int) -> tuple[BlockState | None, ...]:
+    return tuple(None if block is None else block.fitted(length) for block in blocks)
 
 
 def join_blocks(several: Sequence[Sequence[BlockState | None]]) -> tuple[BlockState | None, ...]:

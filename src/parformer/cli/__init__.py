@@ -39,6 +39,7 @@ examples:
   parformer pick gallery --limit latency=5ms          the best of them that fits
   parformer generate first --prompt 'def '            what it writes
   parformer compress first --limit size=1MB           smaller, and what that costs
+  parformer serve first                               for clients of OpenAI's API
   parformer reproduce list                            the papers' tables, and ours beside them
 """
 
@@ -80,6 +81,7 @@ VERBS = (
     Verb("evaluate", "perplexity of a trained model on text it never saw"),
     Verb("generate", "let a trained model write on"),
     Verb("predict", "what a trained model tells of a text: classes, scores, choices, answers"),
+    Verb("serve", "serve a trained model by OpenAI's API, to many clients at once"),
 )
 
 

@@ -1,0 +1,357 @@
+"""How do many requests share one model? They enter and leave a running batch.
+
+Each turn reads a piece of the prompts that have come, draws a token for every text, lets those go
+that are complete and runs the model once for all others, wherever in its text each of them is.
+Pasts of different lengths stand side by side in one state (`state.side_by_side`).
+"""
+
+# b batch, t time, v vocabulary
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from parformer.data.tokenizer import Tokenizer
+from parformer.errors import InputError, ParformerError
+from parformer.generate.writing import PIECE, Sampling
+from parformer.head import widen
+from parformer.model import Model
+from parformer.serve.jobs import Ended, Failed, Job, Offsets, Piece, Row, told_token
+from parformer.state import State, can_stand_beside, side_by_side, without_absent
+
+Answer = TypeVar("Answer")
+
+
+class Busy(Exception):
+    """There is no room in the queue."""
+
+
+@dataclass
+class Counters:
+    """What was done so far."""
+
+    prompt_tokens: int = 0
+    written_tokens: int = 0
+    turns: int = 0
+    steps: int = 0
+    """Runs of the model that wrote a token for every text of a batch."""
+
+
+class Reading:
+    """A prompt that is read piece by piece."""
+
+    def __init__(self, job: Job, model: Model, tokenizer: Tokenizer) -> None:
+        self.job, self.model, self.tokenizer = job, model, tokenizer
+        config = model.config
+        # a model trained without memory still needs to see the text it goes on with
+        self.state = model.initial_state(1, config.memory or config.step_len)
+        self.read = 0
+        self.logits_v = torch.empty(0)
+        self.offsets = Offsets(tokenizer, (), told=True)
+
+    @property
+    def done(self) -> bool:
+        return self.read == len(self.job.prompt)
+
+    def go_on(self, most: int) -> int:
+        """Read at most so many tokens, and tell of them where they are to be echoed."""
+        tokens = self.job.prompt[self.read : self.read + most]
+        scored = self.job.wish.echo and self.job.wish.logprobs is not None
+        device = next(self.model.parameters()).device
+        tokens_bt = torch.tensor([tokens], device=device)
+        out = self.model(tokens_bt, state=self.state, last_only=not scored)
+        assert out.logits is not None
+        assert out.state is not None
+        self.state = out.state
+        logits_tv = widen(out.logits[0, :, : self.tokenizer.size].cpu())
+        if scored:
+            self.tell_scores(tokens, logits_tv)
+        self.logits_v = logits_tv[-1]
+        self.read += len(tokens)
+        if self.done and self.job.wish.echo and not scored:
+            self.tell(self.tokenizer.decode(self.job.prompt))
+        return len(tokens)
+
+    def tell_scores(self, tokens: Sequence[int], logits_tv: Tensor) -> None:
+        before_v = self.logits_v[None] if len(self.logits_v) else logits_tv[:0]
+        logs_tv = torch.cat((before_v, logits_tv[:-1])).log_softmax(-1)
+        start = len(tokens) - len(logs_tv)  # the very first token follows nothing
+        top = self.job.wish.logprobs or 0
+        told = tuple(
+            told_token(self.offsets, token, None if place < start else logs_tv[place - start], top)
+            for place, token in enumerate(tokens)
+        )
+        text = self.tokenizer.decode(self.job.prompt) if not self.read else ""
+        self.tell(text, told)
+
+    def tell(self, text: str, tokens: tuple[Any, ...] = ()) -> None:
+        for number in range(self.job.wish.n):
+            self.job.tell(Piece(self.job.first + number, text, tokens))
+
+
+@dataclass(eq=False)
+class Cohort:
+    """Texts that go on together."""
+
+    state: State
+    rows: list[Row]
+    logits_bv: Tensor
+    """What the model says of the next token of each."""
+    next_b1: Tensor = field(default_factory=lambda: torch.empty(0, 1, dtype=torch.long))
+    """The tokens that were drawn and not yet read."""
+
+    def draw(self) -> list[int]:
+        """A token for each text; those that draw alike draw at once."""
+        logits_bv = self.logits_bv
+        if any(row.job.wish.bias or row.counts for row in self.rows):
+            pairs = zip(self.rows, self.logits_bv, strict=True)
+            logits_bv = torch.stack([row.adjust(logits_v) for row, logits_v in pairs])
+        alike: dict[Sampling, list[int]] = {}
+        for place, row in enumerate(self.rows):
+            alike.setdefault(row.sampling, []).append(place)
+        chosen = [0] * len(self.rows)
+        for sampling, places in alike.items():
+            own_bv = logits_bv if len(places) == len(chosen) else logits_bv[places]
+            uniforms = [self.rows[place].random.random() for place in places]
+            for place, token in zip(places, sampling.choose(own_bv, own_bv, uniforms), strict=True):
+                chosen[place] = token
+        return chosen
+
+    def keep(self, places: list[int]) -> None:
+        """Let the other texts go."""
+        if len(places) < len(self.rows):
+            self.rows = [self.rows[place] for place in places]
+            if places:
+                index_b = torch.tensor(places)
+                self.state = without_absent(self.state.rows(index_b))
+                self.logits_bv = self.logits_bv[index_b]
+
+
+class Engine:
+    """One model, one thread that runs it, and a queue of bounded length."""
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer | None, *, batch: int, queue: int
+    ) -> None:
+        self.model, self.tokenizer, self.batch, self.queue = model, tokenizer, batch, queue
+        self.waiting: deque[Job] = deque()
+        self.errands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self.reading: list[Reading] = []
+        self.cohorts: list[Cohort] = []
+        self.counters = Counters()
+        self.wake = threading.Condition()
+        self.closing = False
+        self.thread = threading.Thread(target=self.run, name="parformer-engine", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def close(self) -> None:
+        """Stop after the turn that is under way; whoever still waits is told."""
+        with self.wake:
+            self.closing = True
+            self.wake.notify()
+        self.thread.join()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Take all of these jobs, or none."""
+        with self.wake:
+            self.check_room(len(jobs))
+            self.waiting.extend(jobs)
+            self.wake.notify()
+
+    def ask(self, errand: Callable[[], Answer]) -> Future[Answer]:
+        """Have something else done by the thread that runs the model."""
+        future: Future[Answer] = Future()
+        with self.wake:
+            self.check_room(1)
+            self.errands.append((errand, future))
+            self.wake.notify()
+        return future
+
+    def check_room(self, more: int) -> None:
+        queued = len(self.waiting) + len(self.errands)
+        if self.closing or queued + more > max(self.queue, more if not queued else 0):
+            raise Busy
+
+    @property
+    def running(self) -> int:
+        return sum(len(cohort.rows) for cohort in self.cohorts)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.reading or self.cohorts or self.errands)
+
+    def run(self) -> None:
+        with torch.inference_mode():
+            while True:
+                with self.wake:
+                    while self.idle and not self.closing:
+                        self.wake.wait()
+                    if self.closing:
+                        break
+                self.turn()
+        self.refuse_all()
+
+    def turn(self) -> None:
+        """Read, draw, let go, run."""
+        self.counters.turns += 1
+        self.run_errand()
+        self.admit()
+        self.read_on()
+        self.draw()
+        self.gather()
+        for cohort in list(self.cohorts):
+            self.guarded(cohort, self.step)
+
+    def run_errand(self) -> None:
+        with self.wake:
+            if not self.errands:
+                return
+            errand, future = self.errands.popleft()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(errand())
+        except BaseException as error:  # whoever asked is told, whatever it is
+            future.set_exception(error)
+
+    def admit(self) -> None:
+        """Begin with prompts for whose texts there is room."""
+        taken = self.running + sum(one.job.wish.n for one in self.reading)
+        with self.wake:
+            while self.waiting:
+                job = self.waiting[0]
+                if taken and taken + job.wish.n > self.batch and not job.over:
+                    return
+                self.waiting.popleft()
+                if job.over:
+                    job.give_up()
+                    continue
+                assert self.tokenizer is not None
+                self.reading.append(Reading(job, self.model, self.tokenizer))
+                taken += job.wish.n
+
+    def read_on(self) -> None:
+        """Read a piece of the prompts, the oldest first; what is read begins to be written."""
+        left = PIECE
+        for reading in list(self.reading):
+            if reading.job.over:
+                reading.job.give_up()
+                self.reading.remove(reading)
+                continue
+            if left <= 0:
+                continue
+            try:
+                read = reading.go_on(left)
+            except (ParformerError, RuntimeError) as error:
+                self.reading.remove(reading)
+                reading.job.tell(Failed(in_a_line(error)))
+                continue
+            left -= read
+            self.counters.prompt_tokens += read
+            if reading.done:
+                self.reading.remove(reading)
+                self.begin(reading)
+
+    def begin(self, reading: Reading) -> None:
+        job, count = reading.job, reading.job.wish.n
+        assert self.tokenizer is not None
+        rows = [Row(job, number, self.tokenizer) for number in range(count)]
+        if job.wish.tokens == 0:
+            for row in rows:
+                job.tell(Ended(row.index, "length", 0))
+            return
+        state = reading.state
+        if count > 1:
+            state = state.rows(torch.zeros(count, dtype=torch.long))
+        self.cohorts.append(Cohort(state, rows, reading.logits_v.expand(count, -1)))
+
+    def draw(self) -> None:
+        """One token for every text; complete ones leave."""
+        for cohort in list(self.cohorts):
+            self.guarded(cohort, self.hand_out)
+        self.cohorts = [cohort for cohort in self.cohorts if cohort.rows]
+
+    def hand_out(self, cohort: Cohort) -> None:
+        for row in cohort.rows:
+            if row.job.over:
+                row.job.give_up()
+        cohort.keep([n for n, row in enumerate(cohort.rows) if not row.job.cancelled])
+        if not cohort.rows:
+            return
+        chosen = cohort.draw()
+        self.counters.written_tokens += len(chosen)
+        logs_bv = None
+        if any(row.job.wish.logprobs is not None for row in cohort.rows):
+            logs_bv = cohort.logits_bv.log_softmax(-1)
+        going = []
+        for place, (row, token) in enumerate(zip(cohort.rows, chosen, strict=True)):
+            wanted = logs_bv is not None and row.job.wish.logprobs is not None
+            if row.take(token, logs_bv[place] if wanted and logs_bv is not None else None):
+                going.append(place)
+        cohort.keep(going)
+        cohort.next_b1 = torch.tensor([[chosen[place]] for place in going])
+
+    def gather(self) -> None:
+        """Make one batch of all that can stand side by side."""
+        together: list[list[Cohort]] = []
+        for cohort in self.cohorts:
+            for group in together:
+                if all(can_stand_beside(cohort.state, other.state) for other in group):
+                    group.append(cohort)
+                    break
+            else:
+                together.append([cohort])
+        self.cohorts = [group[0] if len(group) == 1 else joined(group) for group in together]
+
+    def step(self, cohort: Cohort) -> None:
+        """Run the model once for the texts of a cohort."""
+        device = next(self.model.parameters()).device
+        assert self.tokenizer is not None
+        out = self.model(cohort.next_b1.to(device), state=cohort.state, last_only=True)
+        assert out.logits is not None
+        assert out.state is not None
+        cohort.state = out.state
+        cohort.logits_bv = widen(out.logits[:, 0, : self.tokenizer.size].cpu())
+        self.counters.steps += 1
+
+    def guarded(self, cohort: Cohort, work: Callable[[Cohort], None]) -> None:
+        """One batch that fails leaves the others running."""
+        try:
+            work(cohort)
+        except (ParformerError, RuntimeError) as error:
+            for row in cohort.rows:
+                row.job.tell(Failed(in_a_line(error)))
+            self.cohorts.remove(cohort)
+
+    def refuse_all(self) -> None:
+        jobs = [row.job for cohort in self.cohorts for row in cohort.rows]
+        jobs += [reading.job for reading in self.reading]
+        for job in {*jobs, *self.waiting}:
+            job.tell(Failed("the server is being stopped", 503))
+        for _, future in self.errands:
+            future.cancel()
+
+
+def joined(cohorts: Sequence[Cohort]) -> Cohort:
+    return Cohort(
+        side_by_side([cohort.state for cohort in cohorts]),
+        [row for cohort in cohorts for row in cohort.rows],
+        torch.cat([cohort.logits_bv for cohort in cohorts]),
+        torch.cat([cohort.next_b1 for cohort in cohorts]),
+    )
+
+
+def in_a_line(error: Exception) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    return f"the model failed: {' '.join(str(error).split())[:200]}"

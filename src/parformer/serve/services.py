@@ -1,0 +1,165 @@
+"""What can this model be asked, beside writing on?"""
+
+# b texts, t time, d width
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parformer.data.tokenizer import Tokenizer
+from parformer.generate.beam import Beam
+from parformer.model import Model
+from parformer.serve.engine import Engine
+from parformer.serve.figures import Figures
+from parformer.serve.refusing import Body, Refused, text_of
+from parformer.serve.wishes import PROMPT_LIMIT, Reader
+
+MOST_TEXTS = 128
+MOST_BEAMS = 16
+
+
+@dataclass(kw_only=True)
+class Services:
+    """A model behind its engine, and what a server knows of itself."""
+
+    model: Model
+    tokenizer: Tokenizer
+    engine: Engine
+    name: str
+    most: int
+    """Tokens that one answer may have."""
+    timeout: float
+    hosts: tuple[str, ...] = ()
+    key: str = ""
+    figures: Figures = field(default_factory=Figures)
+    created: int = field(default_factory=lambda: int(time.time()))
+    predict: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    """Labels for texts, where the model was trained on some."""
+
+    def check_model(self, name: str) -> None:
+        Reader(self.model, self.tokenizer, self.name, self.most).check_model(name)
+
+    def reader(self) -> Reader:
+        """What reads requests for text, for a model that writes."""
+        config = self.model.config
+        if self.model.encoder is not None:
+            raise Refused("this model translates; ask /translate", status=404)
+        if not config.causal or config.head != "lm":
+            raise Refused("this model sees both sides and writes nothing on", status=404)
+        return Reader(self.model, self.tokenizer, self.name, self.most)
+
+    def errand(self, path: str, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        """What the engine's thread has to do for a request, once that is understood."""
+        return {
+            "/v1/embeddings": self.embeddings,
+            "/translate": self.translate,
+            "/predict": self.predicted,
+            "/tokenize": self.tokenize,
+            "/detokenize": self.detokenize,
+        }[path](values)
+
+    def tokenize(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        body = Body(values)
+        given = body.take("text")
+        text = text_of("text", body.take("content") if given is None else given)
+        body.ignore("model")
+        body.refuse_rest()
+
+        def work() -> dict[str, Any]:
+            tokens = self.tokenizer.encode(text)
+            return {"tokens": tokens, "count": len(tokens)}
+
+        return work
+
+    def detokenize(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        body = Body(values)
+        given = body.take("tokens")
+        if not isinstance(given, list) or len(given) > PROMPT_LIMIT:
+            raise Refused(f"tokens is a list of at most {PROMPT_LIMIT:,} numbers", param="tokens")
+        reader = Reader(self.model, self.tokenizer, self.name, self.most)
+        tokens = reader.tokens(given, "tokens")
+        body.ignore("model")
+        body.refuse_rest()
+        return lambda: {"text": self.tokenizer.decode(tokens)}
+
+    def predicted(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        predict = self.predict
+        if predict is None:
+            raise Refused("this model was trained on no labels, so it predicts none", status=404)
+        return lambda: predict(values)
+
+    def translate(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        if self.model.encoder is None:
+            raise Refused("this model has no encoder, so it translates nothing", status=404)
+        from parformer.generate.sentences import translate_text
+
+        body = Body(values)
+        texts = body.texts("text", MOST_TEXTS, 2**14)
+        if not texts or not all(text.strip() for text in texts):
+            raise Refused("text holds what is to be translated, one text or several", param="text")
+        beam = body.whole("beam", 5, 1, MOST_BEAMS)
+        penalty = body.number("length_penalty", 1.0, -5.0, 5.0)
+        Beam(beam=beam, length_penalty=penalty)
+        body.ignore("model")
+        body.refuse_rest()
+
+        def work() -> dict[str, Any]:
+            how: dict[str, Any] = {"beam": beam, "length_penalty": penalty}
+            found = translate_text(self.model, self.tokenizer, texts, **how)
+            return {"translations": [{"text": text} for text in found], "model": self.name}
+
+        return work
+
+    def embeddings(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        """Means over the tokens of what an encoder gives, of length one."""
+        config = self.model.config
+        if config.causal:
+            raise Refused("this model sees one side only and embeds no texts", status=404)
+        body = Body(values)
+        reader = Reader(self.model, self.tokenizer, self.name, self.most)
+        reader.check_model(body.text("model", self.name))
+        rows = reader.prompts(body.take("input"))
+        kind = body.text("encoding_format", "float")
+        if kind not in ("float", "base64"):
+            raise Refused("encoding_format is float or base64", param="encoding_format")
+        body.whole("dimensions", config.d_model, config.d_model, config.d_model)
+        body.ignore("user")
+        body.refuse_rest()
+
+        def work() -> dict[str, Any]:
+            vectors_bd = embed(self.model, rows)
+            data = [
+                {"object": "embedding", "index": n, "embedding": written(vector_d, kind)}
+                for n, vector_d in enumerate(vectors_bd)
+            ]
+            count = sum(map(len, rows))
+            usage = {"prompt_tokens": count, "total_tokens": count}
+            return {"object": "list", "data": data, "model": self.name, "usage": usage}
+
+        return work
+
+
+def embed(model: Model, rows: tuple[tuple[int, ...], ...]) -> Tensor:
+    """(texts, width): the mean of the last vectors, each of length one."""
+    width = max(map(len, rows))
+    device = next(model.parameters()).device
+    tokens_bt = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
+    lengths_b = torch.tensor([len(row) for row in rows], device=device)
+    present_bt = torch.arange(width, device=device) < lengths_b[:, None]
+    padding = None if bool(present_bt.all()) else present_bt
+    hidden_btd = model(tokens_bt, padding=padding).hidden
+    sums_bd = (hidden_btd * present_bt[..., None]).sum(1) / lengths_b[:, None]
+    return torch.nn.functional.normalize(sums_bd.float(), dim=-1).cpu()
+
+
+def written(vector_d: Tensor, kind: str) -> Any:
+    if kind == "float":
+        return [float(number) for number in vector_d]
+    return base64.b64encode(vector_d.numpy().astype("<f4").tobytes()).decode("ascii")
