@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from parformer.data.request import prepare as prepare
     from parformer.evaluate.attention import attention as attention
     from parformer.evaluate.request import evaluate as evaluate
+    from parformer.export.request import export as export
     from parformer.fitting.job import fit as fit
     from parformer.generate.request import generate as generate
     from parformer.generate.translating import translate as translate
@@ -54,6 +55,7 @@ __all__ = [
     "cost",
     "design",
     "evaluate",
+    "export",
     "fit",
     "generate",
     "interleaved",
@@ -92,7 +94,7 @@ LATE = {
     "show": "parformer.naming",
     "translate": "parformer.generate.translating",
 }
-PACKAGES = ("compress", "convert", "evaluate", "generate", "measure", "predict", "reproduce", "serve", "train")
+PACKAGES = ("compress", "convert", "evaluate", "export", "generate", "measure", "predict", "reproduce", "serve", "train")
 """Verbs that are packages one can call, and the package for weights from elsewhere."""
 
 

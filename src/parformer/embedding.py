@@ -97,6 +97,8 @@ class ClusterTables(WordEmbedding):
         )
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            return self.everywhere(tokens_bt)
         flat_n = tokens_bt.flatten()
         x_nd = self.tables[0].new_zeros(flat_n.shape[0], self.width)
         for cluster, table, projection in zip(
@@ -106,6 +108,19 @@ class ClusterTables(WordEmbedding):
             rows_se = F.embedding(flat_n[places_s] - cluster.low, table)
             x_nd = x_nd.index_copy(0, places_s, F.linear(rows_se, projection))
         return torch.unflatten(x_nd, 0, tokens_bt.shape)
+
+    def everywhere(self, tokens_bt: Tensor) -> Tensor:
+        """The same with every cluster looked up for every token: no shape depends on the text."""
+        x_btd: Tensor | None = None
+        for cluster, table, projection in zip(
+            self.clusters, self.tables, self.projections, strict=True
+        ):
+            inside_bt = (tokens_bt >= cluster.low) & (tokens_bt < cluster.high)
+            rows_bte = F.embedding((tokens_bt - cluster.low).clamp(0, cluster.size - 1), table)
+            own_btd = F.linear(rows_bte, projection) * inside_bt[..., None]
+            x_btd = own_btd if x_btd is None else x_btd + own_btd
+        assert x_btd is not None
+        return x_btd
 
 
 class Embedding(nn.Module):

@@ -364,7 +364,7 @@ def test_a_busy_port_and_a_folder_that_is_no_model(folder: Path, tmp_path: Path)
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}: .*in use"):
             serving.serve(model=folder, port=port, device="cpu")
-    with pytest.raises(Exception, match="no model|config"):
+    with pytest.raises(Exception, match=r"no model|config"):
         serving.serve(model=tmp_path, port=0)
     with pytest.raises(ConfigError, match="port is a number from 0 to 65535, got 70000"):
         ServeRequest(model=folder, port=70_000)

@@ -219,7 +219,7 @@ class SelfAttention(Block):
             mask, scaled_bhtk = self.mask(time, keys, q_bhtk, context), q_bhtk / self.width**0.5
             y_bhtk = attend_openly(scaled_bhtk, k_bgnk, v_bgnk, mask, dropout, context.taps)
             return y_bhtk.transpose(1, 2).flatten(2)
-        alone = self.causal and time == keys and time > 1 and context.padding is None
+        alone = context.padding is None and self.causal and time == keys and time > 1
         y_bhtk = F.scaled_dot_product_attention(
             q_bhtk,
             k_bgnk,

@@ -133,6 +133,8 @@ class Context:
 
     def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
         """What `make` gives, made by the first block of a step that asks for it."""
+        if torch.compiler.is_exporting():
+            return make()  # sizes that are not known yet are no keys
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]

@@ -23,6 +23,8 @@ class Places:
     made: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def distances(self, count: int, ahead: int = 0) -> Tensor:
+        if torch.compiler.is_exporting():
+            return self.table(count, ahead)
         if (count, ahead) not in self.made:
             self.made[count, ahead] = self.table(count, ahead)
         return self.made[count, ahead]
@@ -54,9 +56,9 @@ def make_mask(
     """
     hidden: Tensor | None = None
     limit = reach or keys
+    query_t1 = torch.arange(keys - time, keys, device=like.device)[:, None]
+    key_1n = torch.arange(keys, device=like.device)[None]
     if causal and (time > 1 or keys > limit):
-        query_t1 = torch.arange(keys - time, keys, device=like.device)[:, None]
-        key_1n = torch.arange(keys, device=like.device)[None]
         hidden = (key_1n > query_t1) | (key_1n <= query_t1 - limit)
     if padding is not None and absent:
         mask_b11n = torch.zeros_like(padding, dtype=like.dtype).masked_fill(~padding, absent)
@@ -66,8 +68,7 @@ def make_mask(
         absent_b11n = ~padding[:, None, None]
         if causal:
             # a query that is no token itself would see nothing, and nothing has no mean
-            own_tn = torch.eye(time, keys, dtype=torch.bool, device=like.device)
-            absent_b11n = absent_b11n & ~own_tn.roll(keys - time, dims=1)
+            absent_b11n = absent_b11n & (key_1n != query_t1)
         hidden = absent_b11n if hidden is None else hidden | absent_b11n
     if hidden is None:
         return None

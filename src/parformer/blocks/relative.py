@@ -104,8 +104,19 @@ def align(scores_bhtr: Tensor, keys: int, mask: Tensor | None) -> Tensor:
     """Scores by distance become scores by key, with the mask added."""
     if scores_bhtr.shape[2] == 1 and mask is None:
         return scores_bhtr  # one query sees the distances in the order of the keys
+    if torch.compiler.is_exporting():
+        return picked(scores_bhtr, keys, mask)
     aligned: Tensor = Align.apply(scores_bhtr, keys, mask)  # type: ignore[no-untyped-call]
     return aligned
+
+
+def picked(scores_bhtr: Tensor, keys: int, mask: Tensor | None) -> Tensor:
+    """The same by looking each score up, for graphs whose runtimes know no views."""
+    time, columns = scores_bhtr.shape[2:]
+    later_t1 = torch.arange(time - 1, -1, -1)[:, None]
+    column_tn = (torch.arange(keys) + later_t1).clamp(max=columns - 1)
+    found_bhtn = scores_bhtr.gather(-1, column_tn.expand(*scores_bhtr.shape[:2], -1, -1))
+    return found_bhtn if mask is None else found_bhtn + mask
 
 
 class Align(torch.autograd.Function):

@@ -258,7 +258,7 @@ class SRUAttention(Recurrent):
     def _attend_plainly(self, q_bhtk: Tensor, kv_bgnk: Tensor, context: Context) -> Tensor:
         k_bhnk, v_bhnk = kv_bgnk.chunk(2, dim=1)
         time, keys = q_bhtk.shape[2], k_bhnk.shape[2]
-        alone = time == keys and time > 1 and not self.reach and not context.shows_weights
+        alone = bool(time == keys and time > 1 and not self.reach and not context.shows_weights)
         mask = None
         if not alone:
             mask = see_mask(time, keys, q_bhtk, context, causal=True, reach=self.reach)

@@ -183,6 +183,8 @@ class Stack(nn.Module):
         return Places(self._distance_table, shared)
 
     def _distance_table(self, count: int, ahead: int) -> Tensor:
+        if torch.compiler.is_exporting():
+            return sinusoids(count, self.config.d_model, self.config.clamp_len, ahead)
         self.extend_distances(count, ahead)
         known = self._sinusoids[ahead]
         table = known[known.shape[0] - count - ahead :].to(next(self.parameters()).dtype)

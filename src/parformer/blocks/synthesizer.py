@@ -89,8 +89,13 @@ class Synthesizer(Block):
                 f"{time} tokens are beyond the length {length} of {self.text!r}; give at most "
                 f"{length}, or build it with a larger length="
             )
-        first = context.position % length if self.causal else 0
-        past = 0 if state is None else min(state.length, first)
+        if context.starts_b is not None and state is not None:
+            # a graph of any length has one window; whoever runs it starts again where that is full
+            first, past, spans = context.position, state.length, [(0, time)]
+        else:
+            first = context.position % length if self.causal else 0
+            past = 0 if state is None else min(state.length, first)
+            spans = windows(first, time, length)
         remember = self.causal and (context.memory > 0 or state is not None)
         after: BlockState | None
         if self.training and remember:
@@ -98,11 +103,11 @@ class Synthesizer(Block):
         else:
             read_btd, kv_bgnk, after = self._with_keys(x_btd, state, past, context)
         seen, weights = [], []
-        for start, stop in windows(first, time, length):
+        for start, stop in spans:
             begin = 0 if start == 0 else past + start
             kept_bgnk = kv_bgnk[:, :, begin : past + stop]
             mask = self._mask(stop - start, kept_bgnk.shape[2], time - stop, x_btd, context)
-            row = (first + start) % length
+            row = first + start if len(spans) == 1 else (first + start) % length
             own_btd, own = self._attend(read_btd[:, start:stop], kept_bgnk, row, mask)
             seen.append(own_btd)
             weights.append(F.pad(own, (begin, time - stop)) if context.shows_weights else own)

@@ -81,6 +81,7 @@ VERBS = (
     Verb("evaluate", "perplexity of a trained model on text it never saw"),
     Verb("generate", "let a trained model write on"),
     Verb("predict", "what a trained model tells of a text: classes, scores, choices, answers"),
+    Verb("export", "write a trained model in a form that others run, compared in the act"),
     Verb("serve", "serve a trained model by OpenAI's API, to many clients at once"),
 )
 

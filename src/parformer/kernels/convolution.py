@@ -37,6 +37,8 @@ def convolve(u_bnc: Tensor, kernels: Tensor, time: int, first: int) -> Tensor:
     `kernels` is (batch, time, heads, taps), or (heads, taps) where all places share them. A head
     has neighbouring channels. The answer has the type of `u_bnc`.
     """
+    if torch.compiler.is_exporting():
+        return tap_by_tap(u_bnc, kernels, time, first)
     check_shapes(u_bnc, kernels, time)
     if has_kernel(u_bnc.device.type):
         y_btc: Tensor = fused(u_bnc, kernels, time, first)
@@ -55,6 +57,16 @@ def unfolded(u_bnc: Tensor, kernels: Tensor, time: int, first: int) -> Tensor:
     near_bthrk = torch.unflatten(near_btck, 2, (heads, -1))
     kernel_bthk1 = kernels.to(u_bnc.dtype).expand(*near_bthrk.shape[:3], taps)[..., None]
     return (near_bthrk @ kernel_bthk1).flatten(2)
+
+
+def tap_by_tap(u_bnc: Tensor, kernels: Tensor, time: int, first: int) -> Tensor:
+    """The same as a sum over the taps, for graphs of any length."""
+    heads, taps = kernels.shape[-2:]
+    if first:
+        u_bnc = F.pad(u_bnc, (0, 0, -first, taps - 1 + first))
+    u_bnhr = torch.unflatten(u_bnc, 2, (heads, -1))
+    parts = [u_bnhr[:, tap : tap + time] * kernels[..., tap, None] for tap in range(taps)]
+    return torch.stack(parts).sum(0).flatten(2)
 
 
 def check_shapes(u_bnc: Tensor, kernels: Tensor, time: int) -> None:

@@ -1,0 +1,60 @@
+"""What can one ask of an export, and what comes of it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parformer.errors import ConfigError
+from parformer.events import Listener, Watch, nobody
+from parformer.records import Record
+from parformer.store.files import Json
+from parformer.verbs import requested
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """A trained model, and the form that it is to leave in."""
+
+    model: Path
+    """Folder of a run or of a model."""
+    onnx: Path | None = None
+    """Folder for graphs that onnxruntime runs."""
+    opset: int = 18
+    """Of ONNX's operators."""
+
+    def __post_init__(self) -> None:
+        if self.onnx is None:
+            raise ConfigError("say what to export to: --onnx FOLDER")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported(Record):
+    """What was written, how far it agrees, and how fast it is."""
+
+    kind: str
+    path: str
+    parity: Json
+    latency: Json
+
+
+def export(
+    request: ExportRequest | None = None, *, watch: Listener = nobody, **given: Any
+) -> tuple[Exported, ...]:
+    """Write a model in forms that others run; each is compared with the model in the act."""
+    asked = requested(ExportRequest, request, given)
+    from parformer.model import load
+    from parformer.train.run import open_run
+
+    opened = open_run(Path(asked.model))
+    model, told = load(opened.folder), Watch(watch)
+    found = []
+    if asked.onnx is not None:
+        from parformer.export import onnx
+
+        told.notice("tracing the model and comparing the graphs with it")
+        found.append(
+            Exported("onnx", str(asked.onnx), *onnx.write(asked.onnx, opened, model, asked.opset))
+        )
+    return tuple(found)
