@@ -94,7 +94,18 @@ LATE = {
     "show": "parformer.naming",
     "translate": "parformer.generate.translating",
 }
-PACKAGES = ("compress", "convert", "evaluate", "export", "generate", "measure", "predict", "reproduce", "serve", "train")
+PACKAGES = (
+    "compress",
+    "convert",
+    "evaluate",
+    "export",
+    "generate",
+    "measure",
+    "predict",
+    "reproduce",
+    "serve",
+    "train",
+)
 """Verbs that are packages one can call, and the package for weights from elsewhere."""
 
 
