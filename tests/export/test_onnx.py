@@ -62,7 +62,7 @@ def written(model: Model, folder: Path) -> Runner:
     ("family", "pattern", "changes"),
     [
         ("transformer-xl", "sl[light,kernel=3]", ADAPTIVE),
-        ("bert", "sf", {}),
+        ("bert", "sf", {"label_head": "class", "labels": ("bad", "good")}),
         ("transformer", "sf | scf", {"pad": 0}),
     ],
 )

@@ -13,16 +13,19 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+import tokenizers
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
+import parformer as pf
 from parformer.data.characters import Bytes
 from parformer.errors import ConfigError, MissingExtra
 from parformer.generate import Sampling, generate_text
-from parformer.model import load
+from parformer.model import build, load
 from parformer.serve import request as serving
 from parformer.serve.request import ServeRequest, listen
 from parformer.serve.wishes import plain_chat
+from tests.conftest import lively, small_config
 from tests.serve.serving import Served, served, write_model
 
 GREEDY = Sampling(temperature=0)
@@ -354,6 +357,38 @@ def test_translators_translate(tmp_path: Path) -> None:
         assert [one["text"] for one in found] == wanted
         assert server.post("/v1/completions", {"prompt": "x"}).status_code == 404
         assert server.post("/predict", {"text": "x"}).status_code == 404
+
+
+def few_words() -> str:
+    """A tokenizer of Hugging Face's library, with the marks that labelled texts need."""
+    words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "a", "fine", "film", "no"]
+    library = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    library.add_special_tokens(words[:4])
+    told = {
+        "format": "parformer-tokenizer-1",
+        "kind": "hf",
+        "library": json.loads(library.to_str()),
+    }
+    return json.dumps(told)
+
+
+def test_classifiers_tell_labels(tmp_path: Path) -> None:
+    labels = {"label_head": "class", "labels": ("bad", "good"), "max_len": 32, "pool": "mean"}
+    folder = tmp_path / "judge"
+    lively(build(small_config("bert", vocab_size=9, **labels))).save(folder, few_words())
+    with served(folder) as server:
+        texts = ["a fine film", "no"]
+        found = server.post("/predict", {"text": texts}).json()["predictions"]
+        wanted = pf.predict(model=folder, texts=tuple(texts), device="cpu").to_dict()["predictions"]
+        assert [one["label"] for one in found] == [one["label"] for one in wanted]
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
+        refused = server.post("/predict", {"text": "x", "choices": ["a", "b"]})
+        assert refused.status_code == 400
+        assert "this model tells a class" in refused.json()["error"]["message"]
 
 
 # Bad input

@@ -25,6 +25,7 @@ from parformer.blocks.ngrams import NOTHING
 from parformer.blocks.sru_attention import SRUAttention
 from parformer.counts.prior import Hints
 from parformer.embedding import there_of
+from parformer.head import pool
 from parformer.model import Model
 from parformer.records import Record
 
@@ -243,8 +244,12 @@ class Reader(nn.Module):
         found = {"last_hidden_state": x_btd}
         if model.head is not None:
             found["logits"] = model.head.logits(x_btd)
+        pooled_bd = None
         if model.config.pooler:
-            found["pooler_output"] = model._pooled(x_btd)
+            pooled_bd = pool(model.config, model.pooler, x_btd, present_bt)
+            found["pooler_output"] = pooled_bd
             if model.pair_head is not None:
-                found["pair_logits"] = model.pair_head(found["pooler_output"])
+                found["pair_logits"] = model.pair_head(pooled_bd)
+        if model.label_head is not None:
+            found["label_logits"] = model.label_head(x_btd, pooled_bd)
         return found

@@ -49,7 +49,7 @@ def make_files(model: Model, tokenizer: Tokenizer | None, opset: int) -> dict[st
             f"opset {opset} is not among those that can be written; "
             f"take one from {OPSETS.start} to {OPSETS.stop - 1}"
         )
-    if model.config.causal and model.config.head != "lm":
+    if model.config.causal and model.config.head != "lm" and model.label_head is None:
         raise ConfigError(
             f"a causal model with head {model.config.head!r} tells nothing; build it with head='lm'"
         )
@@ -60,6 +60,8 @@ def make_files(model: Model, tokenizer: Tokenizer | None, opset: int) -> dict[st
         graphs, told = traced(model, opset)
     if tokenizer is not None:
         told["size"] = tokenizer.size
+        if model.label_head is not None and tokenizer.has("cls") and tokenizer.has("sep"):
+            told |= {"before": [tokenizer.special("cls")], "after": [tokenizer.special("sep")]}
     files = {f"{name}.onnx": graph for name, graph in graphs.items()}
     for name, content in files.items():
         if len(content) > LARGEST:
@@ -88,8 +90,8 @@ def traced(model: Model, opset: int) -> tuple[dict[str, bytes], dict[str, Any]]:
         "state": [],
     }
     lengths = [b.sizes.length for _, _, b in placed(model) if isinstance(b, Synthesizer)]
-    if not config.causal:
-        told |= {"kind": "encoder", "graphs": ["model"]}
+    if not config.causal or model.label_head is not None:
+        told |= {"kind": "encoder", "graphs": ["model"], "labels": list(config.labels)}
         return {"model": trace_reader(model, opset)}, told
     if lengths:
         told["window"] = min(lengths + [told["window"]] * bool(told["window"]))

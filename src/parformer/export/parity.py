@@ -125,8 +125,12 @@ def check_reader(model: Model, runner: Runner) -> Json:
                     where = present.numpy()
                     found = difference(ours.float().numpy()[where], told[name][where], what)
                     worst = max(worst, found)
-            if out.pooled is not None:
-                worst = max(worst, difference(out.pooled.numpy(), told["pooler_output"], what))
+            ends = {"pooler_output": out.pooled, "pair_logits": out.pair_logits}
+            if model.config.label_head != "span":
+                ends["label_logits"] = out.label_logits
+            for name, ours in ends.items():
+                if ours is not None:
+                    worst = max(worst, difference(ours.float().numpy(), told[name], what))
             compared.append(what)
     return {"largest_difference": worst, "compared": compared}
 

@@ -335,12 +335,14 @@ def main() -> None:
     elif kind == "encoder":
         if given.text is None:
             parser.error("this model looks at texts; give it a --text")
-        told = runner.look(np.array([text.encode(given.text)], np.int64))
+        before, after = (runner.told.get(name, []) for name in ("before", "after"))
+        tokens = [*before, *text.encode(given.text), *after]
+        told = runner.look(np.array([tokens], np.int64))
         labels = runner.told.get("labels")
         for name, value in told.items():
             print(name, value.shape)
         if labels:
-            print(labels[int(told["logits"][0].argmax())])
+            print(labels[int(told["label_logits"][0].argmax())])
     else:
         prompt = text.encode(given.prompt) or text.encode("\n")
         how = {"top_k": given.top_k, "top_p": given.top_p, "seed": given.seed}

@@ -71,6 +71,7 @@ def open_services(asked: ServeRequest) -> Services:
     """The model, ready to be asked."""
     from parformer.measure.device import find_device
     from parformer.model import load
+    from parformer.predict.telling import open_teller
     from parformer.serve.engine import Engine
     from parformer.serve.services import Services
     from parformer.train.run import open_run
@@ -78,7 +79,11 @@ def open_services(asked: ServeRequest) -> Services:
     folder = Path(asked.model)
     opened = open_run(folder)
     tokenizer = opened.need_tokenizer()
-    model = load(opened.folder, device=find_device(asked.device))
+    device = find_device(asked.device)
+    model, teller = load(opened.folder, device=device), None
+    if model.config.label_head != "none":
+        teller = open_teller(folder, device, tokens=4096)
+        model = teller.model
     if tokenizer.size > model.config.vocab_size:
         raise ConfigError(
             f"the tokenizer in {str(folder)!r} has {tokenizer.size:,} tokens, the model "
@@ -92,6 +97,7 @@ def open_services(asked: ServeRequest) -> Services:
         most=asked.max_tokens,
         timeout=asked.timeout,
         hosts=asked.allow_host,
+        teller=teller,
         key=os.environ.get(KEY, ""),
     )
 

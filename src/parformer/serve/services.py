@@ -8,6 +8,7 @@ import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +17,14 @@ from torch import Tensor
 from parformer.data.tokenizer import Tokenizer
 from parformer.generate.beam import Beam
 from parformer.model import Model
+from parformer.predict.request import PredictRequest
+from parformer.predict.telling import Teller, refuse_misfit
 from parformer.serve.engine import Engine
 from parformer.serve.figures import Figures
 from parformer.serve.refusing import Body, Refused, text_of
 from parformer.serve.wishes import PROMPT_LIMIT, Reader
 
-MOST_TEXTS = 128
+MOST_TEXTS, LONGEST_TEXT = 128, 2**14
 MOST_BEAMS = 16
 
 
@@ -40,7 +43,7 @@ class Services:
     key: str = ""
     figures: Figures = field(default_factory=Figures)
     created: int = field(default_factory=lambda: int(time.time()))
-    predict: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    teller: Teller | None = None
     """Labels for texts, where the model was trained on some."""
 
     def check_model(self, name: str) -> None:
@@ -90,10 +93,29 @@ class Services:
         return lambda: {"text": self.tokenizer.decode(tokens)}
 
     def predicted(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-        predict = self.predict
-        if predict is None:
+        teller = self.teller
+        if teller is None:
             raise Refused("this model was trained on no labels, so it predicts none", status=404)
-        return lambda: predict(values)
+        body = Body(values)
+        asked = PredictRequest(
+            model=Path(self.name),
+            texts=body.texts("text", MOST_TEXTS, LONGEST_TEXT),
+            text_pairs=body.texts("text_pair", MOST_TEXTS, LONGEST_TEXT),
+            question=body.text("question", ""),
+            passage=body.text("passage", ""),
+            choices=body.texts("choices", MOST_TEXTS, LONGEST_TEXT),
+        )
+        body.ignore("model")
+        body.refuse_rest()
+        examples = asked.examples()
+        for example in examples:
+            refuse_misfit(teller, example)
+
+        def work() -> dict[str, Any]:
+            told = [one.to_dict() for one in teller.tell(examples)]
+            return {"predictions": told, "model": self.name}
+
+        return work
 
     def translate(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         if self.model.encoder is None:
@@ -101,7 +123,7 @@ class Services:
         from parformer.generate.sentences import translate_text
 
         body = Body(values)
-        texts = body.texts("text", MOST_TEXTS, 2**14)
+        texts = body.texts("text", MOST_TEXTS, LONGEST_TEXT)
         if not texts or not all(text.strip() for text in texts):
             raise Refused("text holds what is to be translated, one text or several", param="text")
         beam = body.whole("beam", 5, 1, MOST_BEAMS)
