@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from parformer.fitting.job import fit as fit
     from parformer.generate.request import generate as generate
     from parformer.generate.translating import translate as translate
+    from parformer.hub import load as load
     from parformer.measure.request import measure as measure
     from parformer.model import build as build
-    from parformer.model import load as load
     from parformer.naming import design as design
     from parformer.naming import show as show
     from parformer.predict.request import predict as predict
@@ -85,7 +85,7 @@ LATE = {
     "cost": "parformer.costs",
     "design": "parformer.naming",
     "fit": "parformer.fitting.job",
-    "load": "parformer.model",
+    "load": "parformer.hub",
     "pick": "parformer.search.sizes.picking",
     "prepare": "parformer.data.request",
     "proxies": "parformer.search.ranking.job",

@@ -82,6 +82,7 @@ VERBS = (
     Verb("generate", "let a trained model write on"),
     Verb("predict", "what a trained model tells of a text: classes, scores, choices, answers"),
     Verb("export", "write a trained model in a form that others run, compared in the act"),
+    Verb("push", "upload an exported folder to Hugging Face's hub"),
     Verb("serve", "serve a trained model by OpenAI's API, to many clients at once"),
 )
 

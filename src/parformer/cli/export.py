@@ -9,11 +9,13 @@ from parformer.cli.flags import Flag, add_flags, asked
 from parformer.export.request import Exported, ExportRequest, export
 
 EXAMPLES = """\
-  parformer export first --onnx first-onnx        graphs, tokenizer and a run.py without torch"""
+  parformer export first --onnx first-onnx        graphs, tokenizer and a run.py without torch
+  parformer export first --hub first-hub          for transformers and everything around it"""
 
 FLAGS = {
     "model": Flag(name="RUN"),
     "onnx": Flag(metavar="FOLDER"),
+    "hub": Flag(metavar="FOLDER"),
 }
 
 

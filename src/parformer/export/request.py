@@ -21,12 +21,14 @@ class ExportRequest:
     """Folder of a run or of a model."""
     onnx: Path | None = None
     """Folder for graphs that onnxruntime runs."""
+    hub: Path | None = None
+    """Folder that Hugging Face's transformers loads."""
     opset: int = 18
     """Of ONNX's operators."""
 
     def __post_init__(self) -> None:
-        if self.onnx is None:
-            raise ConfigError("say what to export to: --onnx FOLDER")
+        if self.onnx is None and self.hub is None:
+            raise ConfigError("say what to export to: --onnx FOLDER or --hub FOLDER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +59,9 @@ def export(
         found.append(
             Exported("onnx", str(asked.onnx), *onnx.write(asked.onnx, opened, model, asked.opset))
         )
+    if asked.hub is not None:
+        from parformer.export import hub
+
+        told.notice("writing for transformers and comparing what it computes")
+        found.append(Exported("hub", str(asked.hub), *hub.write(asked.hub, opened, model)))
     return tuple(found)
