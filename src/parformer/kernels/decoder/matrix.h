@@ -25,7 +25,7 @@ struct Matrix {
 
 constexpr int64_t PANEL = 16, GROUP = 32;
 constexpr int64_t BLOCK = 64;  // inputs of an int8 row that share a scale
-constexpr int64_t TOGETHER = 4;  // vectors at a time
+constexpr int64_t IN_CACHE = 1 << 21;  // weights that stay near between two steps
 
 typedef float panel_f __attribute__((vector_size(64)));
 typedef int32_t panel_i __attribute__((vector_size(64)));
@@ -89,42 +89,57 @@ INLINE panel_f read_steps(const Matrix& m, int64_t place) {
 }
 
 #if defined(__AVX512VNNI__)
-// P panels times T vectors of an int8 matrix.
+// Sums of some quads of inputs for P panels and T vectors; with U chains of each, so that none waits.
+template <int P, int T, int U>
+struct Sums {
+  __m512i high[P][T][U], low[P][T][U];
+
+  INLINE_MEMBER Sums() {
+    for (int p = 0; p < P; p++)
+      for (int t = 0; t < T; t++)
+        for (int u = 0; u < U; u++) high[p][t][u] = low[p][t][u] = _mm512_setzero_si512();
+  }
+
+  INLINE_MEMBER void add(int p, int t, int u, __m512i weights, const Inputs& in, int64_t at) {
+    int32_t above, below;
+    std::memcpy(&above, in.high + at, 4);
+    std::memcpy(&below, in.low + at, 4);
+    high[p][t][u] = _mm512_dpbusd_epi32(high[p][t][u], weights, _mm512_set1_epi32(above));
+    low[p][t][u] = _mm512_dpbusd_epi32(low[p][t][u], weights, _mm512_set1_epi32(below));
+  }
+
+  INLINE_MEMBER panel_f total(int p, int t, int32_t offset) {
+    for (int u = 1; u < U; u++) {
+      high[p][t][0] = _mm512_add_epi32(high[p][t][0], high[p][t][u]);
+      low[p][t][0] = _mm512_add_epi32(low[p][t][0], low[p][t][u]);
+    }
+    const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[p][t][0], 8), low[p][t][0]);
+    return (panel_f)_mm512_cvtepi32_ps(_mm512_sub_epi32(both, _mm512_set1_epi32(offset)));
+  }
+};
+
 template <int P, int T>
 INLINE void int8_tile(const Matrix& m, const Inputs& in, int64_t panel, int64_t vector,
                       panel_f out[P][T]) {
+  constexpr int U = P * T == 1 ? 4 : 1;
   const int64_t quads = in.columns / 4, each = BLOCK / 4;
   const uint8_t* weights = (const uint8_t*)m.weights + panel * quads * 64;
   for (int p = 0; p < P; p++)
     for (int t = 0; t < T; t++) out[p][t] = panel_f{};
   for (int64_t b = 0; b < in.blocks; b++) {
-    __m512i high[P][T], low[P][T];
-    for (int p = 0; p < P; p++)
-      for (int t = 0; t < T; t++) high[p][t] = low[p][t] = _mm512_setzero_si512();
-    for (int64_t q = b * each; q < (b + 1) * each; q++) {
-      __m512i w[P];
-      for (int p = 0; p < P; p++) {
-        w[p] = _mm512_loadu_si512(weights + (p * quads + q) * 64);
-        if (T <= 2) _mm_prefetch((const char*)weights + (p * quads + q) * 64 + 2048, _MM_HINT_T0);
-      }
-      for (int t = 0; t < T; t++) {
-        int32_t above, below;
-        const int64_t at = (vector + t) * in.columns + q * 4;
-        std::memcpy(&above, in.high + at, 4);
-        std::memcpy(&below, in.low + at, 4);
+    Sums<P, T, U> sums;
+#pragma GCC unroll 4
+    for (int64_t q = b * each; q < (b + 1) * each; q += U)
+      for (int u = 0; u < U; u++)
         for (int p = 0; p < P; p++) {
-          high[p][t] = _mm512_dpbusd_epi32(high[p][t], w[p], _mm512_set1_epi32(above));
-          low[p][t] = _mm512_dpbusd_epi32(low[p][t], w[p], _mm512_set1_epi32(below));
+          const __m512i w = _mm512_loadu_si512(weights + (p * quads + q + u) * 64);
+          for (int t = 0; t < T; t++)
+            sums.add(p, t, u, w, in, (vector + t) * in.columns + (q + u) * 4);
         }
-      }
-    }
     for (int t = 0; t < T; t++) {
       const int64_t at = (vector + t) * in.blocks + b;
-      const __m512i offset = _mm512_set1_epi32(128 * in.sums[at]);
-      for (int p = 0; p < P; p++) {
-        const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[p][t], 8), low[p][t]);
-        out[p][t] += (panel_f)_mm512_cvtepi32_ps(_mm512_sub_epi32(both, offset)) * in.scales[at];
-      }
+      for (int p = 0; p < P; p++)
+        out[p][t] += sums.total(p, t, 128 * in.sums[at]) * in.scales[at];
     }
   }
 }
@@ -132,43 +147,34 @@ INLINE void int8_tile(const Matrix& m, const Inputs& in, int64_t panel, int64_t 
 template <int P, int T>
 INLINE void int4_tile(const Matrix& m, const Inputs& in, int64_t panel, int64_t vector,
                       panel_f out[P][T]) {
+  constexpr int U = P * T == 1 ? 4 : 1;
   const int64_t octets = in.columns / 8, each = GROUP / 8;
   const uint8_t* weights = (const uint8_t*)m.weights + panel * octets * 64;
   const __m512i nibble = _mm512_set1_epi8(15);
   for (int p = 0; p < P; p++)
     for (int t = 0; t < T; t++) out[p][t] = panel_f{};
   for (int64_t b = 0; b < in.blocks; b++) {
-    __m512i high[P][T], low[P][T];
-    for (int p = 0; p < P; p++)
-      for (int t = 0; t < T; t++) high[p][t] = low[p][t] = _mm512_setzero_si512();
+    Sums<P, T, U> sums;
 #pragma GCC unroll 4
-    for (int64_t q = b * each; q < (b + 1) * each; q++) {
-      __m512i w[P][2];
-      for (int p = 0; p < P; p++) {
-        const __m512i both = _mm512_loadu_si512(weights + (p * octets + q) * 64);
-        if (T <= 2) _mm_prefetch((const char*)weights + (p * octets + q) * 64 + 2048, _MM_HINT_T0);
-        w[p][0] = _mm512_and_si512(both, nibble);
-        w[p][1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
-      }
-      for (int t = 0; t < T; t++)
-        for (int half = 0; half < 2; half++) {
-          int32_t above, below;
-          const int64_t at = (vector + t) * in.columns + q * 8 + half * 4;
-          std::memcpy(&above, in.high + at, 4);
-          std::memcpy(&below, in.low + at, 4);
-          for (int p = 0; p < P; p++) {
-            high[p][t] = _mm512_dpbusd_epi32(high[p][t], w[p][half], _mm512_set1_epi32(above));
-            low[p][t] = _mm512_dpbusd_epi32(low[p][t], w[p][half], _mm512_set1_epi32(below));
+    for (int64_t q = b * each; q < (b + 1) * each; q += U)
+      for (int u = 0; u < U; u++)
+        for (int p = 0; p < P; p++) {
+          const uint8_t* place = weights + (p * octets + q + u) * 64;
+          const __m512i both = _mm512_loadu_si512(place);
+          if (U > 1) _mm_prefetch((const char*)place + 4096, _MM_HINT_T0);
+          const __m512i below = _mm512_and_si512(both, nibble);
+          const __m512i above = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+          for (int t = 0; t < T; t++) {
+            const int64_t at = (vector + t) * in.columns + (q + u) * 8;
+            sums.add(p, t, u, below, in, at);
+            sums.add(p, t, u, above, in, at + 4);
           }
         }
-    }
     for (int t = 0; t < T; t++) {
       const int64_t at = (vector + t) * in.blocks + b;
-      const __m512i offset = _mm512_set1_epi32(8 * in.sums[at]);
       for (int p = 0; p < P; p++) {
-        const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[p][t], 8), low[p][t]);
-        const panel_f scale = read_steps(m, (panel + p) * in.blocks + b) * in.scales[at];
-        out[p][t] += (panel_f)_mm512_cvtepi32_ps(_mm512_sub_epi32(both, offset)) * scale;
+        const panel_f steps = read_steps(m, (panel + p) * in.blocks + b) * in.scales[at];
+        out[p][t] += sums.total(p, t, 8 * in.sums[at]) * steps;
       }
     }
   }
@@ -244,8 +250,10 @@ INLINE void quantized_rows(const Matrix& m, const Inputs& in, int64_t vectors, i
                            int64_t last, float* y, int64_t step) {
   int64_t panel = first / PANEL;
   const int64_t end = (last + PANEL - 1) / PANEL;
+  // memory is read fastest in one stream; what lies in a cache anyway, in several
+  const bool near = m.kind == INT4 && m.rows * m.columns < IN_CACHE;
   while (panel < end) {
-    const int64_t many = end - panel >= 4 ? 4 : 1;
+    const int64_t many = end - panel >= 4 && (vectors > 1 || near) ? 4 : 1;
     int64_t t = 0;
     for (; t + 2 <= vectors; t += 2)
       many == 4 ? quantized_tile<4, 2>(m, in, panel, t, y, step)
@@ -279,16 +287,35 @@ INLINE void plain_tile(const Weight* w, int64_t columns, const float* x, int64_t
     }
 }
 
+constexpr int64_t STREAMED = 192;  // columns from which on a row is worth a sum of its own
+
 #if defined(__AVX512F__)
 constexpr int TILE = 4;  // 16 sums fit into 32 registers
 #else
 constexpr int TILE = 2;
 #endif
 
+// One row after the other, as memory is read fastest.
+template <typename Weight>
+INLINE void stream_rows(const Weight* weights, int64_t columns, const float* x, int64_t first,
+                        int64_t last, float* y) {
+  for (int64_t row = first; row < last; row++) {
+    const Weight* w = weights + row * columns;
+    vf total[4] = {};
+    int64_t k = 0;
+    for (; k + 4 * W <= columns; k += 4 * W)
+      for (int i = 0; i < 4; i++) total[i] += load(w + k + i * W) * load(x + k + i * W);
+    for (; k + W <= columns; k += W) total[0] += load(w + k) * load(x + k);
+    if (k < columns) total[1] += load_some(w + k, columns - k) * load_some(x + k, columns - k);
+    y[row] = sum((total[0] + total[1]) + (total[2] + total[3]));
+  }
+}
+
 template <typename Weight>
 INLINE void plain_rows(const Weight* weights, int64_t columns, const float* x, int64_t x_step,
                        int64_t vectors, int64_t first, int64_t last, float* y, int64_t y_step) {
   int64_t row = first;
+  if (vectors == 1 && columns >= STREAMED) return stream_rows(weights, columns, x, first, last, y);
   for (; row + 4 <= last; row += 4) {
     const Weight* w = weights + row * columns;
     int64_t t = 0;
