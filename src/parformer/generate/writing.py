@@ -35,6 +35,7 @@ from parformer.head import widen
 from parformer.model import Model
 from parformer.native.decoder import Decoder
 from parformer.native.lending import lent
+from parformer.native.program import Weights
 
 if TYPE_CHECKING:
     from parformer.data.tokenizers import Tokenizer
@@ -131,6 +132,7 @@ def generate(
     stop: Stop | None = None,
     use_state: bool = True,
     size: int = 0,
+    weights: Weights = "float32",
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[list[int]]:
     """What the model writes after each prompt, at most `tokens` tokens each.
@@ -138,7 +140,8 @@ def generate(
     Prompts of one length are read together. `on_token` is told a prompt's place and its next
     token at once; `stop` may end a text early. Without `use_state` the text is read again for
     every token: slow, and within the memory the same. Only tokens below `size` are written,
-    for a model whose vocabulary is larger than its tokenizer's.
+    for a model whose vocabulary is larger than its tokenizer's. `weights` says in how many bits a
+    native decoder keeps its matrices.
     """
     check_writer(model, tokens, size)
     written: list[list[int]] = [[] for _ in prompts]
@@ -162,7 +165,7 @@ def generate(
             group = Group(model, [prompts[place] for place in places], size, use_state)
             randoms = [Random(f"{seed} {place}") for place in places]
             going = [True] * len(places)
-            with group.natively(tokens):
+            with group.natively(tokens, weights):
                 while any(going):
                     uniforms = [random.random() for random in randoms]
                     chosen = group.choose(sampling, uniforms)
@@ -220,14 +223,14 @@ class Group:
             self._read(piece_bt)
 
     @contextmanager
-    def natively(self, tokens: int) -> Iterator[None]:
+    def natively(self, tokens: int, weights: Weights) -> Iterator[None]:
         """Inside, tokens after the prompt are read without Python between the matrices."""
         batch, memory = self.state.batch, self.state.memory
         if not self.use_state or tokens < 2:
             yield
             return
-        make = partial(self.model.native, batch=batch, memory=memory)
-        with lent(self.model, make, batch, memory) as decoder:
+        make = partial(self.model.native, batch=batch, memory=memory, weights=weights)
+        with lent(self.model, make, batch, memory, weights) as decoder:
             self.decoder, self.handed_over = decoder, False
             yield
             self.decoder = None

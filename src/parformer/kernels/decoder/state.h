@@ -86,7 +86,7 @@ struct Recent {
       }
       start = 0;
     }
-    for (int64_t slot = 0; slot < slots; slot++)
+    for (int64_t slot = 0; slot < slots && count; slot++)
       std::memcpy(at(slot) + known, more + slot * count, count * sizeof(int64_t));
     known += count;
   }

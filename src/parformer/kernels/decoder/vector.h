@@ -218,17 +218,32 @@ INLINE void dots(const float* a, const float* rows, int64_t step, int64_t count,
   }
 }
 
-// out = Σ shares[i] · rows[i]
+// out = Σ shares[i] · rows[i], for N vectors of columns at a time.
+template <int N>
+INLINE void mix_some(const float* shares, const float* rows, int64_t count, int64_t width,
+                     float* out) {
+  vf even[N] = {}, odd[N] = {};
+  int64_t i = 0;
+  for (; i + 2 <= count; i += 2)
+    for (int k = 0; k < N; k++) {
+      even[k] += shares[i] * load(rows + i * width + k * W);
+      odd[k] += shares[i + 1] * load(rows + (i + 1) * width + k * W);
+    }
+  for (int k = 0; k < N; k++) {
+    if (i < count) even[k] += shares[i] * load(rows + i * width + k * W);
+    store(out + k * W, even[k] + odd[k]);
+  }
+}
+
 INLINE void mix(const float* shares, const float* rows, int64_t count, int64_t width, float* out) {
-  along(width, [&](int64_t k, auto n) {
-    vf total[4] = {};
-    int64_t i = 0;
-    for (; i + 4 <= count; i += 4)
-      for (int j = 0; j < 4; j++)
-        total[j] += shares[i + j] * take(rows + (i + j) * width + k, n);
-    for (; i < count; i++) total[0] += shares[i] * take(rows + i * width + k, n);
-    put(out + k, (total[0] + total[1]) + (total[2] + total[3]), n);
-  });
+  int64_t k = 0;
+  for (; k + 4 * W <= width; k += 4 * W) mix_some<4>(shares, rows + k, count, width, out + k);
+  for (; k + 2 * W <= width; k += 2 * W) mix_some<2>(shares, rows + k, count, width, out + k);
+  for (; k + W <= width; k += W) mix_some<1>(shares, rows + k, count, width, out + k);
+  if (k == width) return;
+  vf total{};
+  for (int64_t i = 0; i < count; i++) total += shares[i] * load_some(rows + i * width + k, width - k);
+  store_some(out + k, total, width - k);
 }
 
 // Turns scores into shares that add up to one; what is -inf gets none.
