@@ -10,12 +10,14 @@ from parformer.export.request import Exported, ExportRequest, export
 
 EXAMPLES = """\
   parformer export first --onnx first-onnx        graphs, tokenizer and a run.py without torch
-  parformer export first --hub first-hub          for transformers and everything around it"""
+  parformer export first --hub first-hub          for transformers and everything around it
+  parformer export first --gguf first.gguf --type q8_0       for llama.cpp"""
 
 FLAGS = {
     "model": Flag(name="RUN"),
     "onnx": Flag(metavar="FOLDER"),
     "hub": Flag(metavar="FOLDER"),
+    "gguf": Flag(metavar="FILE"),
 }
 
 
@@ -35,12 +37,16 @@ def run(arguments: argparse.Namespace) -> None:
 def told(one: Exported) -> list[str]:
     """What people read of an export."""
     lines = [f"{one.kind}: {one.path}"]
+    if "note" in one.parity:
+        lines.append(f"  {one.parity['note']}")
     if "largest_difference" in one.parity:
         lines.append(
             f"  its numbers differ from the model's by {one.parity['largest_difference']:.1g}"
         )
     if count := one.parity.get("greedy_tokens_equal"):
         lines.append(f"  the same {count} greedy tokens")
+    if "likeliest_token_equal" in one.parity:
+        lines.append(f"  the same likeliest token in {one.parity['likeliest_token_equal']:.0%}")
     for name, times in one.latency.items():
         if isinstance(times, dict) and "ratio" in times:
             each = ", ".join(f"{n} {t * 1e3:.2f} ms" for n, t in times.items() if n != "ratio")

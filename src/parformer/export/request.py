@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
@@ -23,12 +23,16 @@ class ExportRequest:
     """Folder for graphs that onnxruntime runs."""
     hub: Path | None = None
     """Folder that Hugging Face's transformers loads."""
+    gguf: Path | None = None
+    """File for llama.cpp and everything built on it."""
+    type: Literal["f32", "f16", "q8_0", "q4_0"] = "f32"
+    """Of the numbers in that file."""
     opset: int = 18
     """Of ONNX's operators."""
 
     def __post_init__(self) -> None:
-        if self.onnx is None and self.hub is None:
-            raise ConfigError("say what to export to: --onnx FOLDER or --hub FOLDER")
+        if self.onnx is None and self.hub is None and self.gguf is None:
+            raise ConfigError("say what to export to: --onnx FOLDER, --hub FOLDER or --gguf FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +68,12 @@ def export(
 
         told.notice("writing for transformers and comparing what it computes")
         found.append(Exported("hub", str(asked.hub), *hub.write(asked.hub, opened, model)))
+    if asked.gguf is not None:
+        from parformer.export import gguf
+
+        told.notice("writing for llama.cpp and comparing what it computes")
+        tokenizer = opened.need_tokenizer()
+        found.append(
+            Exported("gguf", str(asked.gguf), *gguf.write(asked.gguf, tokenizer, model, asked.type))
+        )
     return tuple(found)
