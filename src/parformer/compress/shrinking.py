@@ -1,0 +1,233 @@
+"""How does a model physically become smaller: fewer heads, narrower middles, fewer blocks?
+
+What is left is an ordinary model of another pattern, such as `s[heads=3]f[inner=208]`, with nothing
+special to load or to export. Blocks inside of groups, and blocks that share their weights, stay as
+they are.
+
+>>> import torch, parformer as pf
+>>> model = pf.build(pf.preset("gpt2-pocket", pattern="sfsf"))
+>>> kept = {"blocks.0": torch.tensor([0, 2]), "blocks.1": torch.arange(100), "blocks.2": None}
+>>> str(shrunk(model, kept).config.pattern)
+'s[heads=2]f[inner=100]f'
+"""
+
+# o outputs, i inputs, h heads, g key-value heads, k head width, n inner width
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parformer.blocks.attention import SelfAttention
+from parformer.blocks.base import Block
+from parformer.blocks.feed_forward import FeedForward
+from parformer.compress.coding import coded_maps
+from parformer.errors import ConfigError
+from parformer.model import Model, build_from
+from parformer.pattern import BlockSpec, Pattern
+from parformer.weights import named_tensors
+
+Kept = Mapping[str, Tensor | None]
+"""By block, such as `blocks.3`: which inner channels or key-value heads stay; None for a block that
+goes altogether."""
+BIASES = ("content_bias", "position_bias")
+
+
+def shrunk(model: Model, kept: Kept) -> Model:
+    """A smaller model: what is not named stays as it is."""
+    if list(coded_maps(model)):
+        raise ConfigError("this model is quantized already; shrink first, then quantize")
+    blocks = dict(places(model))
+    for path in kept:
+        if path not in blocks:
+            raise ConfigError(f"{path!r} cannot be shrunk; there are {', '.join(blocks)}")
+    own = untied_biases(model, kept)
+    tensors = {n: t.detach() for n, t in named_tensors(model).items()} | own
+    if own:
+        tensors = {n: t for n, t in tensors.items() if n not in BIASES}
+    config, renamed = model.config, {}
+    specs: dict[str, list[BlockSpec]] = {}
+    for root, pattern in stacks(model):
+        specs[root] = []
+        for number, spec in enumerate(pattern):
+            path = f"{root}blocks.{number}"
+            stays = kept.get(path, ...)
+            if stays is None:
+                renamed[path] = ""
+                continue
+            renamed[path] = f"{root}blocks.{len(specs[root])}"
+            block = blocks.get(path)
+            if isinstance(stays, Tensor) and block is not None:
+                spec, less = cut(spec, block, stays, tensors, path)
+                tensors |= less
+            specs[root].append(spec)
+    changes: dict[str, Any] = {}
+    if any("head" in spec.options for listed in specs.values() for spec in listed):
+        changes["d_head"] = with_head_width(model, specs) or config.d_head
+    encoder = Pattern(specs["encoder."]) if "encoder." in specs else None
+    changes["pattern"] = Pattern(specs[""], encoder)
+    if own:
+        changes["position_bias"] = "per-layer"
+    return build_from(config.replaced(**changes), dict(moved(tensors, renamed)))
+
+
+def stacks(model: Model) -> Iterator[tuple[str, Pattern]]:
+    """What stands before the names of a stack's blocks, and its pattern."""
+    yield "", model.config.pattern
+    if model.config.pattern.encoder is not None:
+        yield "encoder.", model.config.pattern.encoder
+
+
+def places(model: Model) -> Iterator[tuple[str, Block]]:
+    """Blocks that can become smaller, or go: each with weights of its own."""
+    for root, pattern in stacks(model):
+        stack = model if not root else model.encoder
+        assert stack is not None
+        modules = list(stack.blocks)
+        for number, spec in enumerate(pattern):
+            block = modules[number]
+            if isinstance(block, Block) and spec.inside is None and "share" not in spec.options:
+                yield f"{root}blocks.{number}", block
+
+
+def cut(
+    spec: BlockSpec, block: Block, stays: Tensor, tensors: Mapping[str, Tensor], path: str
+) -> tuple[BlockSpec, dict[str, Tensor]]:
+    """A block's new options, and those of its tensors that become smaller."""
+    if not len(stays):
+        raise ConfigError(f"nothing of {path!r} would stay; let the whole block go")
+    if isinstance(block, FeedForward):
+        return cut_middle(spec, block, stays, tensors, path)
+    assert isinstance(block, SelfAttention)
+    return cut_heads(spec, block, stays, tensors, path)
+
+
+def cut_middle(
+    spec: BlockSpec, block: FeedForward, stays_m: Tensor, tensors: Mapping[str, Tensor], path: str
+) -> tuple[BlockSpec, dict[str, Tensor]]:
+    """Fewer inner channels."""
+    inner = block.out.in_features
+    rows = torch.cat((stays_m, stays_m + inner)) if block.gated else stays_m
+    less = {f"{path}.out.weight": tensors[f"{path}.out.weight"][:, stays_m]}
+    for name in ("weight", "bias"):
+        if (whole := f"{path}.inner.{name}") in tensors:
+            less[whole] = tensors[whole][rows]
+    return BlockSpec(spec.letter, {**spec.options, "inner": len(stays_m)}), less
+
+
+def cut_heads(
+    spec: BlockSpec, block: SelfAttention, stays_g: Tensor, tensors: Mapping[str, Tensor], path: str
+) -> tuple[BlockSpec, dict[str, Tensor]]:
+    """Fewer key-value heads, and with each the queries that read it."""
+    each = block.heads // block.kv_heads
+    heads_h = (stays_g[:, None] * each + torch.arange(each)).flatten()
+    queries = wide(heads_h, block.width)
+    keys = wide(stays_g, block.width)
+    first = block.heads * block.width
+    values = first + block.kv_heads * block.width
+    rows = torch.cat((queries, first + keys, values + keys))
+    less = {f"{path}.out.weight": tensors[f"{path}.out.weight"][:, queries]}
+    for name in ("qkv.weight", "qkv.bias"):
+        if (whole := f"{path}.{name}") in tensors:
+            less[whole] = tensors[whole][rows]
+    for name in ("distance.weight", *BIASES):
+        if (whole := f"{path}.{name}") in tensors:
+            less[whole] = tensors[whole][queries]
+    sizes = {"heads": len(heads_h), "head": block.width}
+    if each > 1:
+        sizes["kv_heads"] = len(stays_g)
+    return BlockSpec(spec.letter, {**spec.options, **sizes}), less
+
+
+def with_head_width(model: Model, specs: Mapping[str, list[BlockSpec]]) -> int:
+    """The width of all heads, if it is one: then no block needs to say it."""
+    attends = [m for m in model.modules() if isinstance(m, SelfAttention)]
+    widths = {block.width for block in attends}
+    told = any("head" in spec.options for _, pattern in stacks(model) for spec in pattern)
+    if len(widths) != 1 or told:
+        return 0
+    for listed in specs.values():
+        for number, spec in enumerate(listed):
+            options = {name: value for name, value in spec.options.items() if name != "head"}
+            if len(options) < len(spec.options):
+                listed[number] = BlockSpec(spec.letter, options)
+    return int(widths.pop())
+
+
+def wide(chosen: Tensor, width: int) -> Tensor:
+    """Rows of the chosen heads.
+
+    >>> wide(torch.tensor([0, 2]), 2).tolist()
+    [0, 1, 4, 5]
+    """
+    return (chosen[:, None] * width + torch.arange(width)).flatten()
+
+
+def untied_biases(model: Model, kept: Kept) -> dict[str, Tensor]:
+    """Position biases that all blocks share become every block's own, once one has fewer heads."""
+    if not model.config.shared_biases:
+        return {}
+    attends = {path: block for path, block in places(model) if hasattr(block, "distance")}
+    if not any(isinstance(kept.get(path), Tensor) for path in attends):
+        return {}
+    shared = {name: getattr(model, name).detach() for name in BIASES}
+    every = [n for n, m in model.named_modules() if hasattr(m, "distance")]
+    return {f"{path}.{name}": bias.clone() for path in every for name, bias in shared.items()}
+
+
+def moved(tensors: Mapping[str, Tensor], renamed: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors under the numbers that their blocks have now; without those of blocks that went."""
+    for name, tensor in tensors.items():
+        parts = name.split(".")
+        size = parts.index("blocks") + 2 if "blocks" in parts[:2] else 0
+        path = ".".join(parts[:size])
+        if not size or path not in renamed:
+            yield name, tensor
+        elif renamed[path]:
+            yield ".".join([renamed[path], *parts[size:]]), tensor
+
+
+def units(block: Block) -> int:
+    """Inner channels, or key-value heads, that a block could do without; 0 if it has no such."""
+    if isinstance(block, FeedForward):
+        return int(block.out.in_features)
+    if isinstance(block, SelfAttention) and isinstance(block.out, nn.Linear) and not block.fed:
+        return int(block.kv_heads)
+    return 0
+
+
+def importance(model: Model, losses: Iterable[Tensor]) -> dict[str, Tensor]:
+    """What the loss would change by without each unit, to first order, by block.
+
+    A unit writes through its columns of the output matrix alone, so that without it the loss
+    changes by the sum of these weights times their gradients.
+    """
+    found = {path: torch.zeros(units(block)) for path, block in places(model) if units(block)}
+    count = 0
+    for loss in losses:
+        model.zero_grad()
+        loss.backward()
+        count += 1
+        for path, block in places(model):
+            if path in found:
+                weight = block.out.weight
+                assert weight.grad is not None
+                change_i = -(weight.detach() * weight.grad).sum(0)
+                found[path] += torch.unflatten(change_i, 0, (units(block), -1)).sum(1).abs()
+    model.zero_grad()
+    if not count:
+        raise ConfigError("there is no text to see what matters by; give some")
+    return {path: total / count for path, total in found.items()}
+
+
+def magnitude(model: Model) -> dict[str, Tensor]:
+    """The size of every unit's outgoing weights, by block."""
+    found = {}
+    for path, block in places(model):
+        if units(block):
+            norms_i = block.out.weight.detach().square().sum(0)
+            found[path] = torch.unflatten(norms_i, 0, (units(block), -1)).sum(1).sqrt()
+    return found
