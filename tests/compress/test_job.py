@@ -11,10 +11,12 @@ import torch
 import parformer as pf
 from parformer.cli import main
 from parformer.compress import job
+from parformer.compress.choosing import choose, prices, size_price
 from parformer.compress.coding import coded_maps
 from parformer.compress.receipt import Figures
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import CompressResult
+from parformer.compress.shrinking import importance, places
 from parformer.errors import ConfigError
 from parformer.store.folder import WEIGHTS
 
@@ -117,6 +119,38 @@ def test_steps_are_stacked_and_a_stopped_job_does_nothing_twice(
     ]
     whole = pf.compress(**request | {"run": tmp_path / "again"} | {"by": "quantize"}, **QUICK)
     assert result.last.figures.size < whole.last.figures.size
+
+
+def test_a_shrunk_model_is_an_ordinary_one_within_its_size(trained: Path, tmp_path: Path) -> None:
+    result = pf.compress(
+        model=trained, run=tmp_path / "few", by="shrink", limits=("size=0.6x",), **QUICK
+    )
+    first, last = result.first.figures, result.last.figures
+    assert last.size <= 0.6 * first.size
+    assert last.parameters < first.parameters
+    model = pf.load(tmp_path / "few" / "model")
+    assert not list(coded_maps(model))
+    assert str(model.config.pattern) in result.stairs[1].done
+
+
+def test_what_matters_least_goes_first() -> None:
+    """A model with one silent block and one silent head loses nothing by losing them."""
+    model = pf.build(pf.preset("gpt2-pocket", pattern="(sf)x2"))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+        model.blocks[3].out.weight.zero_()
+        model.blocks[0].out.weight[:, 32:64] = 0
+    tokens = torch.randint(1000, (2, 20), generator=generator)
+    worth = importance(model, [model(tokens, targets=tokens).loss])
+    assert int(worth["blocks.0"].argmin()) == 1
+    blocks = {path: 1.0 for path, _ in places(model)} | {"blocks.3": 0.0}
+    known = prices(model, size_price)
+    kept = choose(model, worth, blocks, known, save=known.unit["FeedForward"])
+    assert set(kept) in ({"blocks.3"}, {"blocks.0"})
+    more = choose(model, worth, blocks, known, save=0.3 * size_price(model))
+    assert more["blocks.3"] is None or len(more["blocks.3"]) < 512
 
 
 def test_an_objection_is_what_the_figures_say() -> None:

@@ -127,7 +127,9 @@ def test_importance_is_what_the_loss_changes_by() -> None:
                 block.out.weight[:, columns] *= 1 - 1e-5
                 after = float(loss())
                 block.out.weight[:, columns] = kept
-            assert abs(after - before) / 1e-5 == pytest.approx(float(scores[unit]), rel=1e-2, abs=1e-5)
+            assert abs(after - before) / 1e-5 == pytest.approx(
+                float(scores[unit]), rel=1e-2, abs=1e-5
+            )
 
 
 def test_magnitude_is_the_size_of_what_is_written() -> None:

@@ -29,6 +29,7 @@ from parformer.measure.memory import peak_memory
 from parformer.measure.models import PLACEMENT, Reader, step_words
 from parformer.measure.statistics import compare
 from parformer.model import Model
+from parformer.native.program import NoForm
 from parformer.recipe import Recipe
 from parformer.records import Record
 from parformer.store.folder import WEIGHTS
@@ -71,9 +72,10 @@ class Figures(Record):
     parameters: int
     """Numbers that they stand for."""
     memory: int
-    """Bytes of tensors at the worst moment of a step."""
+    """Bytes of tensors at the worst moment of a step of many tokens."""
     token: float
-    """Seconds of a step of one token, or of all of them where a model reads both sides."""
+    """Seconds of a step of one token, native where there is such a step; of many tokens where a
+    model reads both sides."""
     piece: float
     """Seconds of a step of many tokens."""
     loss: float
@@ -134,8 +136,10 @@ def weigh(
     for number, (name, model) in enumerate(models.items()):
         say(f"reading validation text with {name}", 0.5 * number / len(models))
         stretches[name] = bench.stretches(model)
-    token, memory = clock(models, bench, 1, lambda share: say("timing, in turns", 0.5 + share / 4))
-    piece, _ = clock(models, bench, PIECE, lambda share: say("timing, in turns", 0.75 + share / 4))
+    token, _ = clock(models, bench, 1, lambda share: say("timing, in turns", 0.5 + share / 4))
+    piece, memory = clock(
+        models, bench, PIECE, lambda share: say("timing, in turns", 0.75 + share / 4)
+    )
     found: dict[str, Figures] = {}
     for name, model in models.items():
         figures = Figures(
@@ -167,8 +171,11 @@ def clock(
     with pinned_threads(bench.threads):
         for name, reader in readers.items():
             reader()
-            resident = reader.resident() if isinstance(reader, Reader) else tensors(models[name])
-            memory[name] = peak_memory(reader, resident=list(resident)).peak_bytes
+            if isinstance(reader, Reader):
+                held = list(reader.resident())
+                memory[name] = peak_memory(reader, resident=held).peak_bytes
+            elif time > 1:
+                memory[name] = peak_memory(reader, resident=tensors(models[name])).peak_bytes
     found = measure_latency(
         readers,
         rounds=bench.rounds,
@@ -184,7 +191,8 @@ def step_of(model: Model, time: int) -> Reader | Callable[[], object]:
     """A step of so many tokens; whoever reads both sides reads many, and a source comes along."""
     config = model.config
     if config.source is None and config.head == "lm":
-        return Reader(model, shape_of(config, time))
+        reader = Reader(model, shape_of(config, time))
+        return reader if time > 1 else writer(model, reader) or reader
     length = min(PIECE, config.max_len or PIECE)
     tokens = torch.randint(config.vocab_size, (1, time if config.causal else length))
     source = None
@@ -196,6 +204,23 @@ def step_of(model: Model, time: int) -> Reader | Callable[[], object]:
             return model(tokens, source=source)
 
     return step
+
+
+def writer(model: Model, reader: Reader) -> Callable[[], object] | None:
+    """The native step that writes a text token by token; None where the ordinary one does."""
+    start = reader.start or model.initial_state()
+    try:
+        decoder = model.native(memory=start.memory)
+    except NoForm:
+        return None
+    decoder.load(start)
+
+    def write() -> object:
+        if decoder.full:
+            decoder.load(start)
+        return decoder.step([[1]])
+
+    return write
 
 
 def shape_of(config: ModelConfig, time: int) -> Shape:

@@ -178,7 +178,9 @@ def untied_biases(model: Model, kept: Kept) -> dict[str, Tensor]:
     return {f"{path}.{name}": bias.clone() for path in every for name, bias in shared.items()}
 
 
-def moved(tensors: Mapping[str, Tensor], renamed: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
+def moved(
+    tensors: Mapping[str, Tensor], renamed: Mapping[str, str]
+) -> Iterator[tuple[str, Tensor]]:
     """Tensors under the numbers that their blocks have now; without those of blocks that went."""
     for name, tensor in tensors.items():
         parts = name.split(".")
@@ -199,6 +201,13 @@ def units(block: Block) -> int:
     return 0
 
 
+def written(block: Block) -> Tensor:
+    """The matrix that a block writes through."""
+    out = block.out
+    assert isinstance(out, nn.Linear)
+    return out.weight
+
+
 def importance(model: Model, losses: Iterable[Tensor]) -> dict[str, Tensor]:
     """What the loss would change by without each unit, to first order, by block.
 
@@ -209,11 +218,11 @@ def importance(model: Model, losses: Iterable[Tensor]) -> dict[str, Tensor]:
     count = 0
     for loss in losses:
         model.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         count += 1
         for path, block in places(model):
             if path in found:
-                weight = block.out.weight
+                weight = written(block)
                 assert weight.grad is not None
                 change_i = -(weight.detach() * weight.grad).sum(0)
                 found[path] += torch.unflatten(change_i, 0, (units(block), -1)).sum(1).abs()
@@ -228,6 +237,6 @@ def magnitude(model: Model) -> dict[str, Tensor]:
     found = {}
     for path, block in places(model):
         if units(block):
-            norms_i = block.out.weight.detach().square().sum(0)
+            norms_i = written(block).detach().square().sum(0)
             found[path] = torch.unflatten(norms_i, 0, (units(block), -1)).sum(1).sqrt()
     return found

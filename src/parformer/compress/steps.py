@@ -6,27 +6,39 @@ not its business: what it gives is measured beside what there was before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from parformer.blocks.coded import NARROW, WIDE
 from parformer.compress.bits import by_loss, by_size, sensitivity
+from parformer.compress.choosing import choose, prices, size_price
 from parformer.compress.coding import Reading, coded, matrices
-from parformer.compress.receipt import Bench
+from parformer.compress.receipt import Bench, clock
 from parformer.compress.request import CompressRequest, Targets
+from parformer.compress.shrinking import importance, places, shrunk
+from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.evaluate.perplexity import evaluate
 from parformer.events import Watch
 from parformer.model import Model
+from parformer.tasks import find_task
 from parformer.weights import named_tensors
 
 TRIED = 8_192
 """Tokens of training text that sensitivities are measured on."""
 CALIBRATED = 8_192
 """Tokens of training text that reaches are learned from."""
+BATCHES = 8
+"""Batches of training text whose gradients tell what matters."""
+ATTEMPTS = 4
+"""Choices that are timed before one is taken as it is."""
+USUAL = 0.7
+"""Share of the time that is left where nobody says."""
 CAREFUL = 0.5
 """Share of what may be lost that single matrices may lose together: their sum is an estimate."""
 
@@ -117,7 +129,56 @@ def prune(model: Model, work: Work) -> tuple[Model, str]:
     return made, f"the smallest {share:.0%} of every matrix are zero; the file holds the others"
 
 
-STEPS: dict[str, Step] = {"quantize": quantize, "prune": prune}
+def shrink(model: Model, work: Work) -> tuple[Model, str]:
+    """Fewer heads, channels and blocks, until a step or a file is as small as asked."""
+    by_time = work.targets.latency is not None or work.targets.size is None
+    price = partial(token_seconds, work.bench) if by_time else size_price
+    whole = price(model)
+    share = wanted_share(work, by_time)
+    say = work.watch.preparing
+    say("finding out what matters", 0.1)
+    worth = importance(model, losses(model, work.bench))
+    before = work.bench.train_loss(model, TRIED)
+    blocks = {}
+    for number, (path, _) in enumerate(places(model)):
+        say(f"trying without {path}", 0.2 + 0.5 * number / len(model.config.pattern))
+        blocks[path] = work.bench.train_loss(shrunk(model, {path: None}), TRIED) - before
+    known, aim = prices(model, price), share
+    made = model
+    for _ in range(ATTEMPTS):
+        made = shrunk(model, choose(model, worth, blocks, known, (1 - aim) * whole))
+        reached = price(made) / whole
+        if reached <= share:
+            break
+        aim *= share / reached
+    lost = cost(model.config).parameters - cost(made.config).parameters
+    return made, f"{made.config.pattern}: {lost:,} parameters fewer"
+
+
+def wanted_share(work: Work, by_time: bool) -> float:
+    """How much of the time, or of the bytes, may be left."""
+    if not by_time:
+        most = work.targets.bytes(work.size)
+        assert most is not None
+        return min(1.0, most / work.size)
+    longest = work.targets.seconds(work.latency)
+    return USUAL if longest is None else min(1.0, longest / work.latency)
+
+
+def losses(model: Model, bench: Bench) -> Iterator[Tensor]:
+    """Losses of some batches of training text, each with its gradient to come."""
+    task = find_task(bench.recipe)
+    batches = task.batches(bench.prepared.splits["train"].tokens)
+    for number in range(BATCHES):
+        yield task.loss(model, batches.at(number), None).total
+
+
+def token_seconds(bench: Bench, model: Model) -> float:
+    """Seconds of a step of one token, of one model by itself."""
+    return clock({"it": model}, bench, 1, lambda _: None)[0]["it"].median
+
+
+STEPS: dict[str, Step] = {"shrink": shrink, "quantize": quantize, "prune": prune}
 
 
 def finite(model: Model) -> bool:
