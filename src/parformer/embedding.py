@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,8 @@ class SingleTable(WordEmbedding):
         )
         self.coded: CodedLinear | None = None
         """The table in few bits, where it is kept so; `tables` is empty then."""
+        self.shown: Callable[[Tensor], Tensor] | None = None
+        """What is seen in its place, as a `Linear` has it."""
         self.projections = nn.ParameterList()
         self.trigrams, self.pad = config.trigrams, config.pad
         projected = projected_width(config)
@@ -60,7 +63,8 @@ class SingleTable(WordEmbedding):
         if self.coded is not None:
             x_bte = self.coded.rows(tokens_bt)
         else:
-            x_bte = torch.embedding(self.tables[0], tokens_bt, self.pad)
+            table = self.tables[0] if self.shown is None else self.shown(self.tables[0])
+            x_bte = torch.embedding(table, tokens_bt, self.pad)
         if self.trigrams == "none":
             return x_bte
         if self.trigrams == "tokens" and padding_bt is not None:

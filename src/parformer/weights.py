@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from parformer.blocks.coded import NARROW, WIDE, CodedLinear
+from parformer.blocks.linear import Linear
 from parformer.embedding import SingleTable
 from parformer.errors import ParformerError
 
@@ -19,6 +20,9 @@ WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What a weight may be kept as."""
 BUFFER_TYPES = (*WEIGHT_TYPES, torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool)
 """What anything else that belongs to a model may be kept as: masks, scales, small numbers."""
+
+LEAST = 4096
+"""Numbers of a matrix that is worth codes of its own, or zeros."""
 
 RENAMED = {"head.weight": "head.out.weight", "head.bias": "head.out.bias"}
 """What some weights of version 0.1 are called today."""
@@ -91,6 +95,24 @@ def share_codes(model: nn.Module, again: nn.Module) -> None:
                 words.coded, words.tables = module, nn.ParameterList()
             else:
                 put(again, path, module)
+
+
+def matrices(model: nn.Module) -> dict[str, Tensor]:
+    """Every matrix that is large enough to be kept in few bits or pruned, each once, by name.
+
+    The table of words is one of them, and whatever is tied to it is not told again.
+    """
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, SingleTable) and len(module.tables):
+            found[name] = module.tables[0]
+    tables = list(found.values())
+    for name, module in model.named_modules():
+        if type(module) is not Linear or module.weight.numel() < LEAST:
+            continue
+        if not any(module.weight is table for table in tables):
+            found[name] = module.weight
+    return found
 
 
 def put(model: nn.Module, path: str, module: nn.Module) -> None:

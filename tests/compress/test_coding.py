@@ -10,12 +10,12 @@ from torch import Tensor
 
 import parformer as pf
 from parformer.blocks.coded import CodedLinear, rounded_to
-from parformer.compress.coding import coded, coded_maps, decoded, matrices, mean_bits
+from parformer.compress.coding import coded, coded_maps, decoded, mean_bits
 from parformer.compress.quantizers import Scheme, decode, encode
 from parformer.errors import ConfigError, FolderError, InputError
 from parformer.model import Model, build_from, reconfigure
 from parformer.store.folder import WEIGHTS, read_tensors
-from parformer.weights import named_tensors
+from parformer.weights import matrices, named_tensors
 
 PRESETS = (
     *("pocket", "llama-pocket", "gpt2-pocket", "srupp-pocket", "lite-pocket", "albert-pocket"),

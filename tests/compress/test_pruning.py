@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parformer as pf
-from parformer.compress.coding import coded, matrices
-from parformer.compress.pruning import masks_for, smallest_gone, smallest_of, sparsity
+from parformer.compress.coding import coded
+from parformer.compress.pruning import masks_for, pruned, sparsity
 from parformer.errors import ConfigError, FolderError
 from parformer.model import Model
 from parformer.store.folder import WEIGHTS, read_tensors
 from parformer.store.sparse import with_zeros, without_zeros
+from parformer.train.shape import smallest_gone
+from parformer.weights import matrices
 
 
 def trained_like(name: str = "llama-pocket") -> Model:
@@ -30,7 +32,7 @@ def trained_like(name: str = "llama-pocket") -> Model:
 @given(st.integers(1, 200), st.floats(0, 1))
 def test_so_many_go_and_none_that_stays_is_smaller(count: int, share: float) -> None:
     weight = torch.randn(count, generator=torch.Generator().manual_seed(count))
-    stays = smallest_of(weight, share)
+    stays = smallest_gone(weight, share)
     gone = round(share * count)
     assert int((~stays).sum()) == gone
     if 0 < gone < count:
@@ -51,18 +53,18 @@ def test_every_matrix_loses_its_share_or_all_of_them_together() -> None:
 
 def test_norms_and_biases_stay() -> None:
     model = trained_like("gpt2-pocket")
-    pruned = smallest_gone(model, 0.9)
-    small = {id(weight) for weight in matrices(pruned).values()}
-    for name, parameter in pruned.named_parameters():
+    less = pruned(model, 0.9)
+    small = {id(weight) for weight in matrices(less).values()}
+    for name, parameter in less.named_parameters():
         if id(parameter) not in small:
             assert torch.equal(parameter, dict(model.named_parameters())[name])
-    assert sparsity(pruned) == pytest.approx(0.9, abs=1e-3)
+    assert sparsity(less) == pytest.approx(0.9, abs=1e-3)
     assert sparsity(model) == 0
 
 
 @pytest.mark.parametrize("bits", [0, 8])
 def test_a_file_without_zeros_is_the_same_model(bits: int, tmp_path: Path) -> None:
-    model = smallest_gone(trained_like(), 0.9)
+    model = pruned(trained_like(), 0.9)
     model = coded(model, bits) if bits else model
     model.save(tmp_path / "whole")
     model.save(tmp_path / "sparse", sparse=True)
@@ -104,7 +106,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 
 def test_what_was_quantized_is_not_pruned_after() -> None:
     with pytest.raises(ConfigError, match="prune first"):
-        smallest_gone(coded(trained_like(), 8), 0.5)
+        pruned(coded(trained_like(), 8), 0.5)
 
 
 def test_plain_folders_hold_plain_tensors(tmp_path: Path) -> None:

@@ -68,8 +68,9 @@ class CodedLinear(Direct):
         if bits == WIDE:
             scales_o1 = unit(weight_oi.abs().amax(1, keepdim=True)) / 127
             return cls.from_codes(torch.round(weight_oi / scales_o1), scales_o1, None, bias_o)
-        whole_ogk = in_groups(weight_oi)
-        return cls.in_steps(weight_oi, whole_ogk.abs().amax(2) / 7, bias_o, lowest=-8, highest=7)
+        highest = (1 << bits - 1) - 1
+        wanted_og = in_groups(weight_oi).abs().amax(2) / highest
+        return cls.in_steps(weight_oi, wanted_og, bias_o, lowest=-highest - 1, highest=highest)
 
     @classmethod
     def in_steps(

@@ -54,12 +54,16 @@ class Linear(Direct, nn.Linear):
     """A linear map, whose weight may be packed for steps of one size."""
 
     packed: Packed | None = None
+    shown: Callable[[Tensor], Tensor] | None = None
+    """What is seen in the weight's place, such as what few bits make of it; for training."""
 
     def forward(self, x: Tensor) -> Tensor:
         own = self._parameters
         weight = own.get("weight")
         if weight is None or "bias" not in own:  # pruned or parametrized: computed from others
             return super().forward(x)
+        if self.shown is not None:
+            return half.linear(x, self.shown(weight), own["bias"])
         if self.packed is not None and self.packed.fits(x, weight):
             return self.packed.linear(x, weight, own["bias"])
         if half.SLOW_HALF and torch.is_autocast_enabled("cpu"):
@@ -122,7 +126,7 @@ class FedProjection(nn.Module):
 
 def plain_weight(linear: nn.Module) -> tuple[Tensor, Tensor | None] | None:
     """A map's own weight and bias, if they are all there is to it."""
-    if type(linear) is not Linear or linear.hooked:
+    if type(linear) is not Linear or linear.hooked or linear.shown is not None:
         return None
     own = linear._parameters
     if own.get("weight") is None or "bias" not in own:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from parformer.blocks.coded import NARROW, WIDE, CodedLinear
-from parformer.compress.coding import code, coded, matrices
+from parformer.compress.coding import code, coded
 from parformer.model import Model
-from parformer.weights import named_tensors
+from parformer.weights import matrices, named_tensors
 
 
 @dataclass(frozen=True, kw_only=True)

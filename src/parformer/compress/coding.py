@@ -20,11 +20,8 @@ from parformer.compress.quantizers import Scheme, encode
 from parformer.embedding import SingleTable
 from parformer.errors import ConfigError, InputError
 from parformer.model import Model
-from parformer.weights import named_tensors, put, put_table
+from parformer.weights import matrices, named_tensors, put, put_table
 
-TABLE = "embedding.words"
-LEAST = 4096
-"""Numbers of a matrix that is worth codes of its own."""
 CALIBRATED = 99.99
 """Percent of the inputs that keep within the reach of eight bits."""
 
@@ -57,30 +54,15 @@ def coded(
         if name in keep or name not in asked:
             continue
         made = code(weight.detach(), asked[name])
-        if name == TABLE:
-            words = again.get_submodule(TABLE)
-            assert isinstance(words, SingleTable)
-            put_table(again, words, made)
-            continue
         linear = again.get_submodule(name)
+        if isinstance(linear, SingleTable):
+            put_table(again, linear, made)
+            continue
         made.bias = linear.bias  # type: ignore[assignment]
         if name in reaches:
             made.reach = reaches[name]
         put(again, name, made)
     return again
-
-
-def matrices(model: Model) -> dict[str, Tensor]:
-    """Everything that can be kept in few bits, each once, by name."""
-    found: dict[str, Tensor] = {}
-    words = model.embedding.words
-    tied = None
-    if isinstance(words, SingleTable) and len(words.tables):
-        found[TABLE] = tied = words.tables[0]
-    for name, module in model.named_modules():
-        if type(module) is Linear and module.weight is not tied and module.weight.numel() >= LEAST:
-            found[name] = module.weight
-    return found
 
 
 def code(weight_oi: Tensor, bits: int) -> CodedLinear:

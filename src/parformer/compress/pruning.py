@@ -3,10 +3,6 @@
 The smallest ones of every matrix, or of all matrices together; or those that a mask says, such as
 one of a lottery ticket. A matrix that is mostly zeros is as fast as any other here: only its file
 is smaller.
-
->>> import torch
->>> smallest_of(torch.tensor([[3.0, -1.0], [0.5, -2.0]]), 0.5).tolist()
-[[True, False], [False, True]]
 """
 
 from __future__ import annotations
@@ -17,15 +13,17 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from parformer.compress.coding import coded_maps, matrices
+from parformer.compress.coding import coded_maps
 from parformer.errors import ConfigError
 from parformer.model import Model
+from parformer.train.shape import smallest_gone
+from parformer.weights import matrices
 
 Masks = Mapping[str, Tensor]
 """What stays, by the name of its matrix."""
 
 
-def smallest_gone(model: Model, share: float, *, together: bool = False) -> Model:
+def pruned(model: Model, share: float, *, together: bool = False) -> Model:
     """A copy whose smallest weights are zero: a share of every matrix, or of all together."""
     if list(coded_maps(model)):
         raise ConfigError("this model is quantized already; prune first, then quantize")
@@ -36,20 +34,11 @@ def masks_for(model: Model, share: float, *, together: bool = False) -> dict[str
     """What stays of every matrix when the smallest weights go."""
     places = {name: weight.detach() for name, weight in matrices(model).items()}
     if not together:
-        return {name: smallest_of(weight, share) for name, weight in places.items()}
+        return {name: smallest_gone(weight, share) for name, weight in places.items()}
     sizes = torch.cat([weight.abs().flatten() for weight in places.values()])
     gone = round(share * sizes.numel())
     cut = sizes.kthvalue(gone).values if gone else sizes.new_tensor(-1.0)
     return {name: weight.abs() > cut for name, weight in places.items()}
-
-
-def smallest_of(weight: Tensor, share: float) -> Tensor:
-    """True for what stays when the smallest share goes; of equal ones the first go."""
-    gone = round(share * weight.numel())
-    order = weight.abs().flatten().argsort(stable=True)
-    stays = torch.ones(weight.numel(), dtype=torch.bool, device=weight.device)
-    stays[order[:gone]] = False
-    return stays.view(weight.shape)
 
 
 def masked(model: Model, masks: Masks) -> Model:

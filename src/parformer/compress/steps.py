@@ -17,7 +17,7 @@ from torch import Tensor
 from parformer.blocks.coded import NARROW, WIDE
 from parformer.compress.bits import by_loss, by_size, sensitivity
 from parformer.compress.choosing import choose, prices, size_price
-from parformer.compress.coding import Reading, coded, matrices
+from parformer.compress.coding import Reading, coded
 from parformer.compress.receipt import Bench, clock
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.shrinking import importance, places, shrunk
@@ -27,7 +27,7 @@ from parformer.evaluate.perplexity import evaluate
 from parformer.events import Watch
 from parformer.model import Model
 from parformer.tasks import find_task
-from parformer.weights import named_tensors
+from parformer.weights import matrices, named_tensors
 
 TRIED = 8_192
 """Tokens of training text that sensitivities are measured on."""
@@ -122,10 +122,10 @@ def calibration(bench: Bench) -> Reading:
 
 def prune(model: Model, work: Work) -> tuple[Model, str]:
     """The smallest weights of every matrix become zero, and the file holds the others only."""
-    from parformer.compress.pruning import smallest_gone
+    from parformer.compress.pruning import pruned
 
     share = work.request.sparsity
-    made = smallest_gone(model, share)
+    made = pruned(model, share)
     return made, f"the smallest {share:.0%} of every matrix are zero; the file holds the others"
 
 
