@@ -53,7 +53,11 @@ def read_weights(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any], int]:
 
     got = {"model.embed_tokens.weight": take(vocab, width)}
     parts = {"input_layernorm": take(layers, width)}
-    for name, rows in (("q", width), ("k", groups * width // heads), ("v", groups * width // heads)):
+    for name, rows in (
+        ("q", width),
+        ("k", groups * width // heads),
+        ("v", groups * width // heads),
+    ):
         parts[f"self_attn.{name}_proj"] = take(layers, rows, width)
     parts["self_attn.o_proj"] = take(layers, width, width)
     parts["post_attention_layernorm"] = take(layers, width)
@@ -157,7 +161,7 @@ def make(file: Path, folder: Path) -> None:
         for start in range(0, count, TOGETHER):
             seed = 1000 * number + start
             written = generate(model, [[BEGINNING]] * TOGETHER, LENGTH, seed=seed)
-            stories += [story_of(tokenizer.decode(list(one)[1:])) for one in written]
+            stories += [story_of(tokenizer.decode(one)) for one in written]
             print(f"{split}: {len(stories)} stories", flush=True)
         (texts / f"{split}.txt").write_text("\n".join(stories) + "\n", "utf-8")
     print(stories[0])

@@ -27,7 +27,7 @@ LEVELS = (
     ("ends",),
     ("config",),
     ("verbs",),
-    ("placing",),
+    ("placing", "shaping"),
     ("recipe",),
     ("naming",),
     ("kernels",),

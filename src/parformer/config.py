@@ -223,7 +223,7 @@ def preset_table(name: str) -> dict[str, Any]:
     return merge_tables(preset_table(table["extends"]), table) if "extends" in table else table
 
 
-SECTIONS = ("model", "data", "train", "search")
+SECTIONS = ("model", "data", "train", "search", "compress")
 """The tables of a recipe."""
 
 

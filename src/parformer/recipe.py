@@ -20,6 +20,7 @@ from parformer.config import SECTIONS, ModelConfig, read_tables
 from parformer.errors import ConfigError
 from parformer.fields import check_names, field_types, fit_fields, fit_type, need_at_least
 from parformer.placing import SearchConfig as SearchConfig
+from parformer.shaping import CompressConfig as CompressConfig
 from parformer.store.files import Json
 
 Tokenizers = Literal["byte", "used-bytes", "character", "word", "bpe", "wordpiece", "unigram"]
@@ -236,14 +237,22 @@ class TrainConfig:
             )
 
 
+OPTIONAL: Mapping[str, type[Any]] = {"search": SearchConfig, "compress": CompressConfig}
+"""Tables that only some recipes have."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """A model, its text and its training; with [search], one that looks for the pattern first."""
+    """A model, its text and its training.
+
+    With [search] it looks for the pattern first, with [compress] weights are shaped on the way.
+    """
 
     model: ModelConfig
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     search: SearchConfig | None = None
+    compress: CompressConfig | None = None
     machine: str = ""
     """What the training was made for, in words."""
 
@@ -251,7 +260,7 @@ class Recipe:
         """The same recipe with fields changed, each named with its section: `train.steps`."""
         recipe = self
         for section, values in by_section(changes).items():
-            part: Any = getattr(recipe, section) or SearchConfig()
+            part: Any = getattr(recipe, section) or OPTIONAL[section]()
             if isinstance(part, ModelConfig):
                 part = part.replaced(**values)
             else:
@@ -264,7 +273,7 @@ class Recipe:
         """Plain values, ready for TOML or JSON."""
         tables: Json = {"machine": self.machine} if self.machine else {}
         tables["model"] = self.model.to_dict()
-        for name in ("data", "train", "search"):
+        for name in ("data", "train", *OPTIONAL):
             section = getattr(self, name)
             if section is not None:
                 tables[name] = {f.name: getattr(section, f.name) for f in fields(section)}
@@ -277,11 +286,10 @@ class Recipe:
             model=ModelConfig.from_dict(tables["model"]),
             data=read_section(DataConfig, tables.get("data", {}), "data"),
             train=read_section(TrainConfig, tables.get("train", {}), "train"),
-            search=(
-                read_section(SearchConfig, tables["search"], "search")
-                if "search" in tables
-                else None
-            ),
+            **{
+                name: read_section(kind, tables[name], name) if name in tables else None
+                for name, kind in OPTIONAL.items()
+            },
             machine=str(tables.get("machine", "")),
         )
 
@@ -298,7 +306,7 @@ def by_section(changes: Mapping[str, object]) -> dict[str, dict[str, object]]:
         section, dot, field = name.partition(".")
         if not dot:
             homes: dict[str, type] = {"model": ModelConfig, "data": DataConfig}
-            homes |= {"train": TrainConfig, "search": SearchConfig}
+            homes |= {"train": TrainConfig, **OPTIONAL}
             owners = [s for s, cls in homes.items() if name in field_types(cls)]
             hint = f"did you mean {owners[0]}.{name}?" if owners else "such as train.steps"
             known = ", ".join(SECTIONS)

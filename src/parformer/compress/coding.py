@@ -20,6 +20,7 @@ from parformer.compress.quantizers import Scheme, encode
 from parformer.embedding import SingleTable
 from parformer.errors import ConfigError, InputError
 from parformer.model import Model
+from parformer.train.shape import few
 from parformer.weights import matrices, named_tensors, put, put_table
 
 CALIBRATED = 99.99
@@ -35,11 +36,13 @@ def coded(
     *,
     activations: Reading | None = None,
     keep: Collection[str] = (),
+    nearest: bool = False,
 ) -> Model:
     """A copy of a model in few bits: the same for all matrices, or by name.
 
     `keep` names what stays as it is. `activations` reads a little text with the model it is
-    given; inputs then become eight bits wherever weights are.
+    given; inputs then become eight bits wherever weights are. `nearest` takes the codes within
+    the whole range, as a training sees them that shows weights in few bits.
     """
     again = deepcopy(model).eval()
     places = matrices(again)
@@ -53,7 +56,7 @@ def coded(
     for name, weight in places.items():
         if name in keep or name not in asked:
             continue
-        made = code(weight.detach(), asked[name])
+        made = few(weight, asked[name]) if nearest else code(weight.detach(), asked[name])
         linear = again.get_submodule(name)
         if isinstance(linear, SingleTable):
             put_table(again, linear, made)

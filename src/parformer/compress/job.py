@@ -79,6 +79,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         standing = begin(model, opened, bench, watch)
         first = standing.stairs[0].figures
         steps = request.steps or planned(request.targets)
+        trainings = max(1, sum(name == "distil" for name in steps) + (0 < request.bits <= 4))
         for number, name in enumerate(steps, start=1):
             work = Work(
                 request=request,
@@ -88,7 +89,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
                 latency=first.token,
                 original=opened.folder,
                 folder=path / "steps" / f"{number}-{name}",
-                seconds=request.time or TRAINING_SECONDS,
+                seconds=(request.time or TRAINING_SECONDS) / trainings,
                 watch=watch,
             )
             take(name, work, standing)

@@ -21,6 +21,7 @@ from parformer.compress.coding import Reading, coded
 from parformer.compress.receipt import Bench, clock
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.shrinking import importance, places, shrunk
+from parformer.compress.training import trained_on
 from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.evaluate.perplexity import evaluate
@@ -70,7 +71,18 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
     """Few bits for every matrix: as asked for, or as many as each of them needs."""
     bits = choose_bits(model, work)
     read = calibration(work.bench) if work.request.activations else None
-    made = coded(model, bits, activations=read)
+    learned = trains_in_few(work)
+    if learned:
+        model = trained_on(
+            model,
+            work.bench,
+            work.folder,
+            teacher=work.original,
+            seconds=work.seconds,
+            watch=work.watch,
+            bits=work.request.bits,
+        )
+    made = coded(model, bits, activations=read, nearest=learned)
     four = sum(one < WIDE for one in bits.values())
     if not four:
         told = f"{len(bits)} matrices in 8 bits"
@@ -78,9 +90,29 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
         told = f"{len(bits)} matrices in {min(bits.values())} bits, in groups of 32"
     else:
         told = f"{four} matrices in {NARROW} bits, {len(bits) - four} in 8"
+    if learned:
+        told += f", trained in them for {work.seconds:.0f} s"
     if read is not None:
         told += ", their inputs in 8 bits"
     return made, told
+
+
+def trains_in_few(work: Work) -> bool:
+    """Whether a model is trained in its few bits: where few were asked for, and time for it."""
+    return work.request.time is not None and 0 < work.request.bits <= NARROW
+
+
+def distil(model: Model, work: Work) -> tuple[Model, str]:
+    """Training on, with the original as the teacher."""
+    made = trained_on(
+        model,
+        work.bench,
+        work.folder,
+        teacher=work.original,
+        seconds=work.seconds,
+        watch=work.watch,
+    )
+    return made, f"trained on for {work.seconds:.0f} s, taught by the original"
 
 
 def choose_bits(model: Model, work: Work) -> dict[str, int]:
@@ -178,7 +210,12 @@ def token_seconds(bench: Bench, model: Model) -> float:
     return clock({"it": model}, bench, 1, lambda _: None)[0]["it"].median
 
 
-STEPS: dict[str, Step] = {"shrink": shrink, "quantize": quantize, "prune": prune}
+STEPS: dict[str, Step] = {
+    "shrink": shrink,
+    "distil": distil,
+    "prune": prune,
+    "quantize": quantize,
+}
 
 
 def finite(model: Model) -> bool:

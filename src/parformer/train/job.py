@@ -58,12 +58,14 @@ def train_model(
     watch: Watch | None = None,
     until: int | None = None,
     beside: bool = False,
+    prepared: Prepared | None = None,
 ) -> Outcome:
     """Train by a recipe in a run folder; a run that is there already goes on.
 
     Without a recipe the run's own is followed. `chosen` names the fields that the caller set
     by hand, which a run must agree to. `until` stops after that step, to go on another time.
-    With `beside` the outcome also tells what counting reaches.
+    With `beside` the outcome also tells what counting reaches. Who has the text open already
+    gives it as `prepared`.
     """
     workers, watch = workers or Workers(), watch or Watch()
 
@@ -74,7 +76,7 @@ def train_model(
 
     if recipe is not None:
         recipe = replace(recipe, search=None)
-    with running(recipe, path, settle, chosen, workers, watch) as (recipe, prepared):
+    with running(recipe, path, settle, chosen, workers, watch, prepared) as (recipe, prepared):
         if recipe.search is not None:
             raise ConfigError(
                 f"the run {str(path)!r} holds a search; go on with: "

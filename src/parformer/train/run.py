@@ -136,6 +136,11 @@ def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe
         old, new = getattr(stored, section), getattr(asked, section)
         if old is None:
             continue
+        if new is None:
+            raise ConfigError(
+                f"the run {str(path)!r} has a table [{section}]; go on with: "
+                f"parformer train --run {path}"
+            )
         for field in fields(old):
             name = f"{section}.{field.name}"
             before, now = getattr(old, field.name), getattr(new, field.name)

@@ -18,17 +18,17 @@ from torch import Tensor, nn
 
 from parformer.blocks.ngrams import NGramMemory
 from parformer.config import ModelConfig
-from parformer.data.batches import Batch, Batches, Tokens, number_for
+from parformer.data.batches import Batches, Tokens, number_for
 from parformer.errors import ConfigError
 from parformer.kernels import native
 from parformer.measure.device import check_threads
 from parformer.model import Model, build, build_from
 from parformer.recipe import Recipe
-from parformer.state import State
 from parformer.store.files import Json
 from parformer.tasks import Task, find_task
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
+from parformer.train.objective import Distilling, Objective
 from parformer.train.optimizers import (
     clip_gradients,
     freeze,
@@ -39,24 +39,8 @@ from parformer.train.optimizers import (
 )
 from parformer.train.reading import Reading
 from parformer.train.schedule import rate
+from parformer.train.shape import Shaping
 from parformer.train.start import start_model
-
-
-class Objective(nn.Module):
-    """A model and what it is to get better at: the loss of its task.
-
-    Anything with this forward can be trained: distillation, a supernet.
-    """
-
-    def __init__(self, model: Model, task: Task) -> None:
-        super().__init__()
-        self.model, self.task = model, task
-        self.idle = model.config.pooler
-        """Whether some parameters may go without a gradient, which DDP has to know."""
-
-    def forward(self, batch: Batch, state: State | None) -> tuple[Tensor, State | None]:
-        found = self.task.loss(self.model, batch, state)
-        return found.total, found.state
 
 
 class Session:
@@ -69,7 +53,7 @@ class Session:
         *,
         workers: Workers,
         start: Checkpoint | None = None,
-        objective: Callable[[Model, Task], nn.Module] = Objective,
+        objective: Callable[[Model, Task], nn.Module] | None = None,
     ) -> None:
         self.recipe, self.config, self.workers = recipe, recipe.train, workers
         self.task = find_task(recipe)
@@ -84,11 +68,21 @@ class Session:
             if isinstance(module, NGramMemory):
                 module.sparse = self.can_name_rows
         native.enable(self.config.kernels == "native")
-        self.objective = self.wrap(objective(self.model, self.task))
+        self.shaping = None
+        if recipe.compress is not None:
+            self.shaping = Shaping(self.model, recipe.compress, self.config.steps)
+        self.objective = self.wrap((objective or self.usual_objective)(self.model, self.task))
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.config)
         if start is not None:
             self.go_on(start)
+
+    def usual_objective(self, model: Model, task: Task) -> Objective:
+        """The task's loss, or that and a teacher's."""
+        wanted = self.recipe.compress
+        if wanted is None or not wanted.teacher:
+            return Objective(model, task)
+        return Distilling(model, task, wanted)
 
     @property
     def can_name_rows(self) -> bool:
@@ -138,6 +132,8 @@ class Session:
         if bool(torch.isfinite(loss) & torch.isfinite(norm)):
             set_learning_rate(self.optimizer, rate(step, self.config))
             self.optimizer.step()
+            if self.shaping is not None:
+                self.shaping.after(step)
         self.optimizer.zero_grad()
         return loss, norm
 
@@ -204,5 +200,9 @@ def refuse_misfits(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
             f"train.kernels 'native' is not possible here: {native.failure}; "
             "leave it at 'auto', or take 'plain'"
         )
-    find_task(recipe).batches(tokens)
+    batches = find_task(recipe).batches(tokens)
+    if recipe.compress is not None and recipe.compress.teacher and batches.carries:
+        raise ConfigError(
+            "a teacher reads windows, not streams with a memory; set train.order=windows"
+        )
     own_rows(recipe, workers)

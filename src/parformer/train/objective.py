@@ -1,4 +1,4 @@
-"""How does a model learn from another one's answers?
+"""What is a model to get better at: its task, or that and another one's answers?
 
 The teacher reads what the student reads. Its answers, made evener by a temperature, are compared
 with the student's; where asked for, so is what blocks give, and what attention looks at, layer by
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from parformer.blocks.taps import Taps
 from parformer.data.batches import Batch
@@ -25,7 +25,23 @@ from parformer.shaping import CompressConfig
 from parformer.state import Output, State
 from parformer.tasks import Task
 from parformer.train.run import open_run
-from parformer.train.session import Objective
+
+
+class Objective(nn.Module):
+    """A model and what it is to get better at: the loss of its task.
+
+    Anything with this forward can be trained: distillation, a supernet.
+    """
+
+    def __init__(self, model: Model, task: Task) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+        self.idle = model.config.pooler
+        """Whether some parameters may go without a gradient, which DDP has to know."""
+
+    def forward(self, batch: Batch, state: State | None) -> tuple[Tensor, State | None]:
+        found = self.task.loss(self.model, batch, state)
+        return found.total, found.state
 
 
 class Distilling(Objective):
@@ -38,8 +54,7 @@ class Distilling(Objective):
         self.teachers = [open_teacher(config, model)]
 
     def forward(self, batch: Batch, state: State | None) -> tuple[Tensor, State | None]:
-        if state is not None:
-            raise ConfigError("distillation reads windows; set train.order=windows")
+        assert state is None, "a teacher reads windows"
         heard = Taps(*self.config.listens, gradients=True) if self.config.listens else None
         told = Taps(*self.config.listens) if self.config.listens else None
         given = {name: batch.inputs[name] for name in READ if name in batch.inputs}

@@ -1,0 +1,81 @@
+"""How does a smaller model learn again what it lost?
+
+By training on from the weights it has, with the model that all began with as its teacher: a run
+like any other, in the step's own folder, so what was stopped goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from parformer.compress.receipt import Bench
+from parformer.errors import Stopped
+from parformer.events import Watch
+from parformer.model import Model, load
+from parformer.recipe import Recipe
+from parformer.train.job import train_model
+from parformer.train.run import MODEL
+from parformer.train.start import open_start
+
+GENTLER = 0.25
+"""Of the rate that the model was trained with first."""
+ADAM_RATE = 5e-4
+"""For a model of which nobody knows how it was trained."""
+LOGITS = 2**25
+"""Numbers of an update's answers, of each of the two models, that a small machine bears."""
+
+
+def trained_on(
+    model: Model,
+    bench: Bench,
+    folder: Path,
+    *,
+    teacher: Path,
+    seconds: float,
+    watch: Watch,
+    bits: int = 0,
+    soft: float = 0.8,
+) -> Model:
+    """The model after so many seconds of training, shown in few bits where asked for."""
+    start = folder / "start"
+    if not start.is_dir():
+        model.save(start, bench.prepared.tokenizer.to_json())
+    recipe = recipe_for(bench.recipe, model, start).replaced(
+        {
+            "train.time": seconds,
+            "compress.teacher": str(teacher),
+            "compress.soft": soft,
+            "compress.bits": bits,
+        }
+    )
+    outcome = train_model(recipe, folder / "run", prepared=bench.prepared, watch=watch)
+    if outcome.interrupted or not outcome.finished:
+        raise Stopped("stopped; what was done is kept, and the same command goes on")
+    return load(folder / "run" / MODEL)
+
+
+def recipe_for(recipe: Recipe, model: Model, start: Path) -> Recipe:
+    """How a model is trained on: as it was, but gently."""
+    train = recipe.train
+    known = train.optimizer == "muon" or train.learning_rate != type(train)().learning_rate
+    rate = GENTLER * train.learning_rate if known else ADAM_RATE
+    length = train.tgt_len or model.config.step_len
+    most = max(1, LOGITS // (length * model.config.vocab_size))
+    batch = min(train.batch, 1 << most.bit_length() - 1)
+    return replace(recipe, model=model.config, search=None).replaced(
+        {
+            "train.start": str(start),
+            "train.start_identity": open_start(start).identity(),
+            "train.learning_rate": rate,
+            "train.final_rate": 0.0,
+            "train.warmup": 10,
+            "train.schedule": "cosine",
+            "train.order": "windows" if model.config.causal else train.order,
+            "train.batch": batch,
+            "train.accumulate": 1,
+            "train.compile": "off",
+            "train.evaluate_tokens": min(train.evaluate_tokens, 16_384),
+            "train.final_tokens": 4096,
+        }
+    )
