@@ -297,7 +297,7 @@ def test_a_text_that_cannot_be_trained_on(
 def test_wishes_that_make_no_sense(here: Path, capsys: Any) -> None:
     for words, said in (
         (("small.toml", "--steps", "0"), "train.steps must be at least 1, got 0"),
-        ((), "name a MODEL to train, such as pocket, or the --run"),
+        ((), "name a MODEL to train, such as pocket, a --start, or the --run"),
         (("--run", "none"), "there is no run at 'none' yet; name a MODEL"),
         (("small.toml", "--time", "soon"), "cannot read the time 'soon'"),
         (("smal.toml",), "smal.toml"),
