@@ -194,6 +194,27 @@ def test_weights_that_changed_meanwhile_are_refused(tmp_path: Path) -> None:
         start_model(shape.replaced(max_len=16), train)
 
 
+def test_a_head_is_taken_along_for_the_same_labels_alone(tmp_path: Path) -> None:
+    values = {"family": "bert", "pattern": "sf", "vocab_size": 30, "d_model": 16, "n_head": 2}
+    more = {"d_inner": 24, "max_len": 16, "head": "none", "label_head": "class"}
+    config = ModelConfig.from_dict(values | more | {"labels": ["a", "b"]})
+    tokenizer = open_start(write_folder(tmp_path / "bert", "bert")).tokenizer
+    model = build(config, seed=5)
+    model.save(tmp_path / "model", tokenizer.to_json())
+    train = TrainConfig(start=str(tmp_path / "model"))
+    own = model.label_head.out.weight  # type: ignore[union-attr, operator]
+    for shape, same in (
+        (config, True),
+        (config.replaced(labels=("b", "a")), False),
+        (config.replaced(labels=("a", "b", "c")), False),
+        (config.replaced(labels=(), label_head="score"), False),
+    ):
+        found = start_model(shape, train)
+        assert torch.equal(found.blocks[0].qkv.weight, model.blocks[0].qkv.weight)
+        theirs = found.label_head.out.weight  # type: ignore[union-attr]
+        assert (theirs.shape == own.shape and torch.equal(theirs, own)) == same
+
+
 # How it learns
 
 

@@ -40,7 +40,7 @@ def with_head(recipe: Recipe) -> Recipe:
         return recipe
     changes: dict[str, object] = {"model.head": "none", "model.pair_head": "none"}
     changes |= {"model.label_head": HEADS[kind], "model.pooler": kind != "span"}
-    changes |= {"model.counts": 0, "model.recall": 0}
+    changes |= {"model.labels": (), "model.counts": 0, "model.recall": 0}
     return recipe.replaced(changes)
 
 

@@ -94,13 +94,18 @@ def start_model(shape: ModelConfig, train: TrainConfig) -> Model:
             "them, or choose another --run"
         )
     model = build(shape, seed=train.seed)
-    weights = taken(named_tensors(model), start)
+    weights = taken(named_tensors(model), start, shape)
     return build_from(shape, weights)
 
 
-def taken(wanted: Mapping[str, Tensor], start: Start) -> dict[str, Tensor]:
-    """The weights that a model wants, from its start or as they were drawn."""
+def taken(wanted: Mapping[str, Tensor], start: Start, shape: ModelConfig) -> dict[str, Tensor]:
+    """The weights that a model wants, from its start or as they were drawn.
+
+    A head for labels is taken along where it tells the same labels.
+    """
     given, known = named_tensors(start.model), start.config
+    if (known.label_head, known.labels) != (shape.label_head, shape.labels):
+        given = {n: t for n, t in given.items() if not n.startswith("label_head.")}
     found = {}
     for name, drawn in wanted.items():
         own = given.get(name)
