@@ -27,7 +27,7 @@ LEVELS = (
     ("ends",),
     ("config",),
     ("verbs",),
-    ("placing", "shaping"),
+    ("phases", "placing", "shaping"),
     ("recipe",),
     ("naming",),
     ("kernels",),

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 from parformer.config import SECTIONS, ModelConfig, read_tables
 from parformer.errors import ConfigError
 from parformer.fields import check_names, field_types, fit_fields, fit_type, need_at_least
+from parformer.phases import phases_of
 from parformer.placing import SearchConfig as SearchConfig
 from parformer.shaping import CompressConfig as CompressConfig
 from parformer.store.files import Json
@@ -55,6 +56,10 @@ class DataConfig:
     """Column that holds the label; without a name 'label'."""
     delimiter: str = ""
     """What stands between columns; without one a comma in .csv files and a tab in .tsv files."""
+    documents: Literal["auto", "blank-lines", "files"] = "auto"
+    """Where documents end: at blank lines, or with their files; auto asks if there are many."""
+    field: str = ""
+    """The name of the text in files of JSON lines, each a document of its own."""
     stride: int = 128
     """Tokens from one piece of a long passage to the next, where an answer is looked for; 0 refuses
     passages that are longer than the window."""
@@ -89,8 +94,8 @@ class TrainConfig:
     """Decides the first weights, the order of the text and what dropout drops."""
 
     task: str = "auto"
-    """What is learned: language, masked, translate, classify, score, choice, span, or a benchmark
-    such as sst2; auto asks the model."""
+    """What is learned: language, masked, pretrain, translate, classify, score, choice, span, or a
+    benchmark such as sst2; auto asks the model."""
     start: str = ""
     """A run, a model folder or a Hugging Face folder whose weights are the first ones."""
     start_identity: str = ""
@@ -116,6 +121,12 @@ class TrainConfig:
     """Begin every stream elsewhere in each epoch."""
     mask: float = 0.15
     """Share of tokens that a masked model has to guess."""
+    mask_unit: Literal["piece", "word", "n-gram"] = "piece"
+    """What of a document is hidden at a time: a token, a whole word, or up to three words."""
+    mask_most: int = 0
+    """Tokens of a row that are hidden at most, whatever their share; 0 means any."""
+    phases: tuple[str, ...] = ()
+    """Phases of a pretraining, such as steps=900 length=128 batch=64 rate=6e-3 warmup=200."""
 
     optimizer: Literal["adam", "adamw", "radam", "lamb", "nvlamb", "muon"] = "adamw"
     """Muon takes the matrices inside blocks and leaves the rest to AdamW."""
@@ -197,6 +208,7 @@ class TrainConfig:
             "batch_tokens",
             "frozen",
             "patience",
+            "mask_most",
         ):
             need_at_least(f"train.{name}", getattr(self, name), 0)
         need_at_least("train.mem_len", self.mem_len, -1)
@@ -230,6 +242,7 @@ class TrainConfig:
                 f"train.accumulate {self.accumulate} does not divide train.batch {self.batch}; "
                 "choose a divisor"
             )
+        phases_of(self)
         if self.final_rate > self.learning_rate:
             raise ConfigError(
                 f"train.final_rate {self.final_rate:g} is above train.learning_rate "

@@ -79,6 +79,9 @@ class Library(Tokenizer):
             found += [part.ids for part in encoded]
         return found
 
+    def names(self) -> dict[int, str]:
+        return {n: name for name, n in self._library.get_vocab(with_added_tokens=True).items()}
+
     def pieces(self, text: str) -> list[tuple[int, int, int]]:
         to_utf8(text)
         part = self._library.encode(text, add_special_tokens=False)

@@ -76,6 +76,10 @@ class Tokenizer(ABC):
         """Many texts, each by itself."""
         return [self.encode(text) for text in texts]
 
+    def names(self) -> dict[int, str]:
+        """How tokens are written, by number, where pieces of words tell themselves apart."""
+        return {}
+
     def pieces(self, text: str) -> list[tuple[int, int, int]]:
         """Every token with the places in the text where it starts and ends."""
         raise ConfigError(

@@ -5,6 +5,7 @@ from parformer.tasks.choice import Choice
 from parformer.tasks.classify import Classify, Scores
 from parformer.tasks.language import Language
 from parformer.tasks.masked import Masked
+from parformer.tasks.pretrain import Pretrain
 from parformer.tasks.span import Span
 from parformer.tasks.translate import Translate
 
@@ -15,6 +16,7 @@ __all__ = [
     "Language",
     "Loss",
     "Masked",
+    "Pretrain",
     "Scores",
     "Span",
     "Task",

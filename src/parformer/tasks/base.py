@@ -20,6 +20,7 @@ from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.model import Model
+from parformer.phases import phases_of
 from parformer.recipe import Recipe
 from parformer.state import State
 
@@ -146,4 +147,6 @@ def training_shape(recipe: Recipe) -> ModelConfig:
 
 
 def train_length(recipe: Recipe) -> int:
-    return recipe.train.tgt_len or recipe.model.step_len
+    """Tokens of a text in an update; of the longest phase, where there are some."""
+    longest = max((one.length for one in phases_of(recipe.train)), default=0)
+    return longest or recipe.train.tgt_len or recipe.model.step_len

@@ -22,6 +22,7 @@ from pathlib import Path
 from parformer.costs import cost
 from parformer.data.batches import sample
 from parformer.data.corpora import Corpus, find_corpus
+from parformer.data.documents import prepare_documents
 from parformer.data.labelled import Labelled
 from parformer.data.pairs import Filters, find_pairs
 from parformer.data.tokenizers import Tokenizer
@@ -198,7 +199,11 @@ def read_text(
     """The text as tokens; the first process makes them, the others find them made."""
     if not workers.first:
         workers.share("")
-    prepared = as_tokens(find_text(recipe, watch, path), recipe, watch, tokenizer)
+    corpus = find_text(recipe, watch, path)
+    if recipe.train.task == "pretrain":
+        prepared = as_documents(corpus, recipe, watch, tokenizer)
+    else:
+        prepared = as_tokens(corpus, recipe, watch, tokenizer)
     if workers.first:
         workers.share("ready")
     return prepared
@@ -229,6 +234,29 @@ def corpus_of(data: DataConfig, progress: Preparing) -> Corpus:
         return find_pairs(data.corpus, data.pair, filters)
     local = data.local or None
     return find_corpus(data.corpus, local=local, progress=progress, identity=data.identity)
+
+
+MANY_FILES = 20
+"""From so many files on each is taken for a document."""
+
+
+def as_documents(
+    corpus: Corpus, recipe: Recipe, watch: Watch, tokenizer: Tokenizer | None
+) -> Prepared:
+    """A text as documents and sentences."""
+    data, how = recipe.data, recipe.data.documents
+    if tokenizer is None:
+        found = as_tokens(corpus, recipe, watch)  # which keeps the tokenizer that it learns
+        tokenizer = found.tokenizer
+    files = how == "files" or (how == "auto" and len(corpus.texts["train"]) >= MANY_FILES)
+    return prepare_documents(
+        corpus,
+        tokenizer,
+        files=files and not data.field,
+        field=data.field,
+        cache=cache_folder(),
+        progress=watch.preparing,
+    )
 
 
 def as_tokens(

@@ -24,6 +24,7 @@ from parformer.evaluate.perplexity import evaluate
 from parformer.kernels import native
 from parformer.model import build
 from parformer.pattern import Pattern
+from parformer.phases import phases_of
 from parformer.recipe import Recipe
 from parformer.tasks import find_task
 from parformer.tasks.base import train_length, training_shape
@@ -80,6 +81,9 @@ def decide(recipe: Recipe, tokens: Tokens, workers: Workers, notice: Notice) -> 
     if config.precision == "auto":
         changes["train.precision"] = workers.share(find_precision(recipe, workers, notice))
     recipe = recipe.replaced(changes)
+    if config.phases:
+        steps = sum(one.steps for one in phases_of(config))
+        recipe = recipe.replaced({"train.steps": steps})
     if config.epochs:
         per_epoch = find_task(recipe).batches(tokens).per_epoch
         recipe = recipe.replaced({"train.steps": max(1, math.ceil(config.epochs * per_epoch))})

@@ -163,7 +163,7 @@ def matters(name: str, value: object, asked: Recipe, chosen: set[str]) -> bool:
     if name in ("model.vocab_size", "model.cutoffs", "model.labels", "model.pad"):
         return name in chosen
     train = asked.train
-    left_open = train.time > 0 or train.epochs > 0
+    left_open = train.time > 0 or train.epochs > 0 or bool(train.phases)
     if name == "train.warmup":
         return not (left_open or train.warmup_share > 0)
     return not (name == "train.steps" and left_open)

@@ -11,8 +11,10 @@ stays, or falls in the end.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from parformer.config import ModelConfig
+from parformer.phases import phase_at, phases_of
 from parformer.recipe import TrainConfig
 
 DECAY = 0.3
@@ -42,6 +44,10 @@ def rate(step: int, config: TrainConfig) -> float:
     which sets the rate after an update: update `step` has step / warmup of the full rate, and
     the first, before which nobody set one, has all of it.
     """
+    if config.phases:
+        phase, step = phase_at(step, phases_of(config))
+        told = {"steps": phase.steps, "warmup": phase.warmup, "learning_rate": phase.rate}
+        config = replace(config, **told, phases=())  # type: ignore[arg-type]
     if config.first_step_full and step == 0:
         return config.learning_rate
     if step < config.warmup:
