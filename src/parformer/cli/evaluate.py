@@ -12,17 +12,20 @@ from parformer.cli.screen import Screen
 from parformer.evaluate.labels import LabelScore
 from parformer.evaluate.request import Evaluated, EvaluateRequest, evaluate
 from parformer.evaluate.translation import TranslationScore
+from parformer.evaluate.untrained import TaskScores
 
 EXAMPLES = """\
   parformer evaluate first
   parformer evaluate first --split valid --tgt-len 64 --mem-len 640 --clamp-len 400
-  parformer evaluate first --corpus other.txt --split train --json"""
+  parformer evaluate first --corpus other.txt --split train --json
+  parformer evaluate first --tasks piqa,hellaswag --shots 1 --from tasks"""
 
 OWN = "the model's"
 FLAGS = {
     "model": Flag(name="RUN"),
     "corpus": Flag(metavar="NAME|PATH", default="the run's"),
     "local": Flag(name="--from", metavar="PATH"),
+    "tasks": Flag(metavar="NAMES"),
     "split": Flag(metavar="NAME"),
     "data": Flag(metavar="PATH", default="the run's"),
     "tgt_len": Flag(default=OWN),
@@ -56,6 +59,9 @@ def show(found: Evaluated) -> None:
     if isinstance(score, TranslationScore):
         show_translation(found, score)
         return
+    if isinstance(score, TaskScores):
+        show_tasks(score)
+        return
     if isinstance(score, LabelScore):
         for line in score_lines(found.split, score.to_dict()):
             console.print(Text(line), soft_wrap=True)
@@ -83,6 +89,24 @@ def show(found: Evaluated) -> None:
         console.print(verdict(score.loss, found.beside))
     if "note" in (values := score.to_dict()):
         console.print(Text(f"Note: {values['note']}"))
+
+
+def show_tasks(found: TaskScores) -> None:
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in ("task", "", "score", "± 1.96 errors", "by chance", "questions"):
+        table.add_column(name, justify="left" if name in ("task", "") else "right")
+    for one in found.scores:
+        error = "" if one.error is None else f"± {1.96 * one.error:.4f}"
+        chance = "" if one.chance is None else f"{one.chance:.4f}"
+        told = (one.task, one.measure, f"{one.value:.4f}", error, chance, f"{one.count:,}")
+        table.add_row(*told)
+    if len(found.scores) > 1:
+        table.add_row("mean", "", f"{found.mean:.4f}", "", "", "", style="bold")
+    console = make_console()
+    console.print(f"{found.shots} examples before each question")
+    console.print(table)
 
 
 def show_translation(found: Evaluated, score: TranslationScore) -> None:

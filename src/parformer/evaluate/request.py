@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from parformer.evaluate.labels import LabelScore
     from parformer.evaluate.perplexity import Score
     from parformer.evaluate.translation import TranslationScore
+    from parformer.evaluate.untrained import TaskScores
     from parformer.model import Model
     from parformer.train.run import Opened
 
@@ -34,7 +35,11 @@ class EvaluateRequest:
     corpus: str = ""
     """Text to read."""
     local: str = ""
-    """A local copy of a published corpus."""
+    """A local copy of a published corpus, or a folder of tasks."""
+    tasks: tuple[str, ...] = ()
+    """Tasks of lm-eval that it was never trained for, such as piqa or lts-14; may be repeated."""
+    shots: int = 0
+    """Examples before each question of such a task."""
     split: str = "test"
     """Train, valid or test."""
     tgt_len: int | None = None
@@ -48,7 +53,7 @@ class EvaluateRequest:
     batch: int = 1
     """Places read at once."""
     tokens: int | None = None
-    """Only the first so many."""
+    """Only the first so many; of tasks, so many questions."""
     data: str = ""
     """Labelled texts to read, for a model that tells labels."""
     beam: int = 5
@@ -64,6 +69,9 @@ class EvaluateRequest:
         if self.tokens is not None:
             need_at_least("tokens", self.tokens, 2)
         need_at_least("beam", self.beam, 1)
+        need_at_least("shots", self.shots, 0)
+        if self.shots and not self.tasks:
+            raise ConfigError(f"--shots {self.shots} are for --tasks; name some")
 
     @property
     def lengths(self) -> dict[str, int | bool]:
@@ -76,7 +84,7 @@ class EvaluateRequest:
 class Evaluated:
     """How good a model is on a text, and what was read how."""
 
-    score: Score | TranslationScore | LabelScore
+    score: Score | TranslationScore | LabelScore | TaskScores
     corpus: str
     identity: str
     """SHA-256 of the text."""
@@ -108,6 +116,8 @@ def evaluate(
 
     opened = open_run(Path(asked.model))
     model = load(opened.folder, device=find_device(asked.device), **asked.lengths)
+    if asked.tasks:
+        return untrained(asked, opened, model, preparing)
     if model.config.label_head != "none":
         return labels(asked, opened, model, preparing)
     if asked.data:
@@ -149,6 +159,37 @@ def evaluate(
         clamp_len=config.clamp_len,
         same_length=config.same_length,
         beside=beside,
+    )
+
+
+def untrained(
+    asked: EvaluateRequest, opened: Opened, model: Model, preparing: Preparing
+) -> Evaluated:
+    """What lm-eval counts on tasks that the model was never trained for."""
+    from parformer.evaluate.harness import score_tasks
+
+    tokenizer, config = opened.need_tokenizer(), model.config
+    names = [name.strip() for task in asked.tasks for name in task.split(",") if name.strip()]
+    score = score_tasks(
+        model,
+        tokenizer,
+        names,
+        shots=asked.shots,
+        local=asked.local,
+        limit=asked.tokens,
+        preparing=preparing,
+    )
+    return Evaluated(
+        score=score,
+        corpus=", ".join(names),
+        identity="",
+        tokenizer=tokenizer.kind,
+        split="validation",
+        tgt_len=config.step_len,
+        mem_len=config.mem_len,
+        clamp_len=config.clamp_len,
+        same_length=config.same_length,
+        beside=None,
     )
 
 
