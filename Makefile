@@ -33,6 +33,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[bench]'
 	$(BIN)/python benchmarks/inference.py --write
+	$(BIN)/python benchmarks/decoding.py --write
 	$(BIN)/python benchmarks/training.py --write
 	$(BIN)/python benchmarks/search.py --write
 	$(BIN)/python benchmarks/recurrence.py --write

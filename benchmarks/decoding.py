@@ -85,9 +85,9 @@ def llama_subject(name: str) -> Subject:
 def lively(model: torch.nn.Module) -> torch.nn.Module:
     """Weights so large that texts do not repeat one token for ever."""
     with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(3.0)
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1 and (".h." in name or ".layers." in name):
+                weight.mul_(6.0)
     return model
 
 

@@ -130,3 +130,26 @@ def compare_gradients(theirs: Any, ours: Any, task: Any) -> None:
         found = ours.stack.module.get_parameter(name).grad
         torch.testing.assert_close(found, parameter.detach(), rtol=0, atol=1e-4)
         assert parameter.any(), name
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+def test_llama_cpp_writes_the_same_with_the_same_weights(
+    shape: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("transformers", "gguf", "xllamacpp"):
+        pytest.importorskip(name)
+    monkeypatch.syspath_prepend(FOLDER)
+    decoding = load("decoding", monkeypatch)
+    monkeypatch.setattr(decoding, "COUNT", 12)
+    if shape == "gpt2":
+        subject = decoding.gpt2_subject("small", 64, 2, 2, 301)  # llama.cpp never writes the last
+    else:
+        subject = decoding.llama_subject("small")
+    texts = [
+        decoding.native_writer(subject, "float32")()[0],
+        decoding.ordinary_writer(subject)()[0],
+        decoding.their_writer(subject)()[0],
+        decoding.llama_writer(subject, tmp_path, "float32", 1)()[0],
+    ]
+    assert len({*texts[0]}) > 1
+    assert texts[1:] == [texts[0]] * 3

@@ -186,27 +186,29 @@ def draw_texts(
     randoms = {row: Random(f"{seed} {row[0]} {row[1]}") for row in rows}
     texts: dict[tuple[int, int], list[int]] = {row: [marks.start] for row in rows}
     sums = dict.fromkeys(rows, 0.0)
-    logs_nv = reader.next(torch.full((sentences,), marks.start, device=device))
-    first_n = torch.arange(sentences, device=device).repeat_interleave(count)
-    reader.keep(first_n)
-    logs_nv = logs_nv[first_n]
-    last = places - 1 if beam.style == "fairseq" else places - 2
-    for step in range(last + 1):
-        seen_nv = torch.zeros(logs_nv.shape, dtype=torch.bool)
-        for place, (n, k) in enumerate(rows):
-            seen_nv[place, texts[n, k]] = True
-            limit(logs_nv[place], step, marks, beam, prefix[n] if prefix else (), last=step == last)
-        uniforms = [randoms[row].random() for row in rows]
-        chosen = sampling.choose(logs_nv.cpu(), seen_nv, uniforms)
-        for place, (row, token) in enumerate(zip(rows, chosen, strict=True)):
-            texts[row].append(token)
-            sums[row] += float(logs_nv[place, token])
-        going = [place for place, token in enumerate(chosen) if token != marks.end]
-        if not going or step == last:
-            break
-        rows = [rows[place] for place in going]
-        reader.keep(torch.tensor(going, device=device))
-        logs_nv = reader.next(torch.tensor([chosen[place] for place in going], device=device))
+    with reader.natively(count):
+        logs_nv = reader.next(torch.full((sentences,), marks.start, device=device))
+        first_n = torch.arange(sentences, device=device).repeat_interleave(count)
+        reader.keep(first_n)
+        logs_nv = logs_nv[first_n]
+        last = places - 1 if beam.style == "fairseq" else places - 2
+        for step in range(last + 1):
+            seen_nv = torch.zeros(logs_nv.shape, dtype=torch.bool)
+            for place, (n, k) in enumerate(rows):
+                seen_nv[place, texts[n, k]] = True
+                forced = prefix[n] if prefix else ()
+                limit(logs_nv[place], step, marks, beam, forced, last=step == last)
+            uniforms = [randoms[row].random() for row in rows]
+            chosen = sampling.choose(logs_nv.cpu(), seen_nv, uniforms)
+            for place, (row, token) in enumerate(zip(rows, chosen, strict=True)):
+                texts[row].append(token)
+                sums[row] += float(logs_nv[place, token])
+            going = [place for place, token in enumerate(chosen) if token != marks.end]
+            if not going or step == last:
+                break
+            rows = [rows[place] for place in going]
+            reader.keep(torch.tensor(going, device=device))
+            logs_nv = reader.next(torch.tensor([chosen[place] for place in going], device=device))
     bare = 1 if beam.style == "fairseq" else 0
     found = {
         row: Found(text[bare:], sums[row] / (len(text) - bare) ** beam.penalty, sums[row])

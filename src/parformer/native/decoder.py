@@ -114,7 +114,7 @@ class Decoder:
             raise InputError("the state belongs to another model; start with initial_state")
         if not 1 <= state.batch <= self.most:
             raise InputError(f"a state of {state.batch} texts; this decoder takes 1 to {self.most}")
-        if state.memory != self.memory or state.padding_bm is not None:
+        if state.memory != self.memory or not takes(state):
             raise InputError(
                 f"a state with a memory of {state.memory} cannot go on with one of {self.memory}, "
                 "nor one with padding; make another decoder"
@@ -231,6 +231,11 @@ class Decoder:
         self.engine.batch = len(index)
         if self.config.numbered and self.position:
             self._before = self._read_so_far()[torch.tensor(list(index))]
+
+
+def takes(state: State) -> bool:
+    """Whether all of its texts are equally long: no place is absent."""
+    return state.padding_bm is None and state.starts_b is None
 
 
 def check_fit(config: ModelConfig, stack: Stack, batch: int, time: int) -> None:

@@ -24,10 +24,16 @@ from parformer.errors import InputError, ParformerError
 from parformer.generate.writing import PIECE, Sampling
 from parformer.head import widen
 from parformer.model import Model
+from parformer.native.decoder import Decoder, takes
+from parformer.native.lending import tell
+from parformer.native.program import NoForm
 from parformer.serve.jobs import Ended, Failed, Job, Offsets, Piece, Row, told_token
 from parformer.state import State, can_stand_beside, side_by_side, without_absent
 
 Answer = TypeVar("Answer")
+
+DECODERS = 4
+"""Native decoders that are kept, each for a number of texts."""
 
 
 class Busy(Exception):
@@ -107,6 +113,13 @@ class Cohort:
     """What the model says of the next token of each."""
     next_b1: Tensor = field(default_factory=lambda: torch.empty(0, 1, dtype=torch.long))
     """The tokens that were drawn and not yet read."""
+    decoder: Decoder | None = None
+    """Who has read on from the state natively, and knows more than it does."""
+
+    def settle(self) -> None:
+        """Have all that was read in the state."""
+        if self.decoder is not None:
+            self.state, self.decoder = self.decoder.state(), None
 
     def draw(self) -> list[int]:
         """A token for each text; those that draw alike draw at once."""
@@ -130,6 +143,7 @@ class Cohort:
         if len(places) < len(self.rows):
             self.rows = [self.rows[place] for place in places]
             if places:
+                self.settle()
                 index_b = torch.tensor(places)
                 self.state = without_absent(self.state.rows(index_b))
                 self.logits_bv = self.logits_bv[index_b]
@@ -146,12 +160,16 @@ class Engine:
         self.errands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self.reading: list[Reading] = []
         self.cohorts: list[Cohort] = []
+        self.decoders: dict[tuple[int, int], Decoder | None] = {}
         self.counters = Counters()
         self.wake = threading.Condition()
         self.closing = False
         self.thread = threading.Thread(target=self.run, name="parformer-engine", daemon=True)
 
     def start(self) -> None:
+        config = self.model.config
+        if self.tokenizer is not None and config.causal:  # compiled now, not in the first request
+            self.native(self.model.initial_state(1, config.memory or config.step_len))
         self.thread.start()
 
     def close(self) -> None:
@@ -303,6 +321,9 @@ class Engine:
 
     def gather(self) -> None:
         """Make one batch of all that can stand side by side."""
+        if len(self.cohorts) > 1:
+            for cohort in self.cohorts:
+                cohort.settle()
         together: list[list[Cohort]] = []
         for cohort in self.cohorts:
             for group in together:
@@ -315,6 +336,9 @@ class Engine:
 
     def step(self, cohort: Cohort) -> None:
         """Run the model once for the texts of a cohort."""
+        self.counters.steps += 1
+        if len(self.cohorts) == 1 and self.step_natively(cohort):
+            return
         device = next(self.model.parameters()).device
         assert self.tokenizer is not None
         out = self.model(cohort.next_b1.to(device), state=cohort.state, last_only=True)
@@ -322,7 +346,36 @@ class Engine:
         assert out.state is not None
         cohort.state = out.state
         cohort.logits_bv = widen(out.logits[:, 0, : self.tokenizer.size].cpu())
-        self.counters.steps += 1
+
+    def step_natively(self, cohort: Cohort) -> bool:
+        """The same in C++, for texts that are equally long; whether that was possible."""
+        if cohort.decoder is None:
+            decoder = self.native(cohort.state) if takes(cohort.state) else None
+            if decoder is None:
+                return False
+            decoder.load(cohort.state)
+            cohort.decoder = decoder
+        if cohort.decoder.full:  # a window that slides is read again
+            cohort.settle()
+            return False
+        assert self.tokenizer is not None
+        logits_bv = cohort.decoder.step(cohort.next_b1)
+        cohort.logits_bv = logits_bv[:, : self.tokenizer.size].clone()
+        return True
+
+    def native(self, state: State) -> Decoder | None:
+        """A decoder for such texts, kept for the next ones: one batch at a time is run natively."""
+        sizes = (state.batch, state.memory)
+        if sizes not in self.decoders:
+            if len(self.decoders) >= DECODERS:
+                self.decoders.pop(next(iter(self.decoders)))
+            try:
+                decoder = self.model.native(batch=state.batch, memory=state.memory)
+            except NoForm as reason:
+                tell(reason)
+                decoder = None
+            self.decoders[sizes] = decoder
+        return self.decoders[sizes]
 
     def guarded(self, cohort: Cohort, work: Callable[[Cohort], None]) -> None:
         """One batch that fails leaves the others running."""
