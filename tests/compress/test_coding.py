@@ -13,6 +13,7 @@ from parformer.blocks.coded import CodedLinear, rounded_to
 from parformer.compress.coding import coded, coded_maps, decoded, mean_bits
 from parformer.compress.quantizers import Scheme, decode, encode
 from parformer.errors import ConfigError, FolderError, InputError
+from parformer.kernels.coded import multiply
 from parformer.model import Model, build_from, reconfigure
 from parformer.store.folder import WEIGHTS, read_tensors
 from parformer.weights import matrices, named_tensors
@@ -162,3 +163,28 @@ def test_codes_of_another_model_are_refused(tmp_path: Path) -> None:
     del tensors["blocks.0.qkv.codes"]
     with pytest.raises((InputError, FolderError), match=r"blocks\.0\.qkv"):
         build_from(few.config, tensors)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("rows", "inputs"), [(1, 1), (16, 64), (33, 70), (130, 100)])
+@pytest.mark.parametrize("vectors", [1, 2, 7, 65])
+def test_the_kernel_multiplies_as_the_decoded_matrix_does(
+    bits: int, rows: int, inputs: int, vectors: int
+) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(rows, inputs, generator=generator)
+    made = CodedLinear.of(weight, torch.randn(rows, generator=generator), bits=bits)
+    x = torch.randn(3, vectors, inputs, generator=generator)
+    with torch.no_grad():
+        found = multiply(made, x)
+        assert found is not None
+        wanted = torch.nn.functional.linear(x.double(), made.weight.double(), made.bias.double())
+    assert (found - wanted).abs().max() < 1e-3 * wanted.abs().max()
+    assert multiply(made, x.double()) is None
+
+
+def test_a_gradient_takes_the_decoded_way() -> None:
+    made = CodedLinear.of(torch.randn(20, 40), None, bits=4)
+    x = torch.randn(5, 40, requires_grad=True)
+    made(x).sum().backward()
+    torch.testing.assert_close(x.grad, made.weight.sum(0).expand(5, -1))

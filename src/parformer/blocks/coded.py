@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parformer.blocks.linear import Direct
-from parformer.kernels.coded import multiply
+from parformer.kernels.coded import Panels, multiply
 
 GROUP = 32
 """Neighbours in a row that share a step, where there are four bits or fewer."""
@@ -61,6 +61,7 @@ class CodedLinear(Direct):
         self.register_buffer("steps", steps)
         self.register_buffer("reach", torch.empty(1) if reach else None)
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        self._panels: tuple[int, Panels] | None = None
 
     @classmethod
     def of(cls, weight_oi: Tensor, bias_o: Tensor | None, *, bits: int) -> Self:
@@ -140,6 +141,19 @@ class CodedLinear(Direct):
         if (y := multiply(self, x)) is not None:
             return y
         return F.linear(x, self.weight.to(x.dtype), self.bias)
+
+    def panels(self) -> Panels:
+        """The codes once more, in the order in which the kernel reads them."""
+        if self._panels is None or self._panels[0] != self.codes.data_ptr():
+            scales_o, steps_og = self.scales[:, 0], self.steps
+            made = Panels(self.whole(), scales_o, steps_og, STEPS)
+            self._panels = (self.codes.data_ptr(), made)
+        return self._panels[1]
+
+    @property
+    def laid_out(self) -> int:
+        """Bytes that this takes beside the codes, once they were multiplied."""
+        return 0 if self._panels is None else self._panels[1].bytes
 
     def sharing(self, bias: nn.Parameter | None) -> CodedLinear:
         """Another map of the very same codes, with a bias of its own."""

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from parformer.blocks.base import Shape
+from parformer.compress.coding import coded_maps
 from parformer.config import ModelConfig
 from parformer.costs import step_shape
 from parformer.data.batches import sample
@@ -171,11 +172,10 @@ def clock(
     with pinned_threads(bench.threads):
         for name, reader in readers.items():
             reader()
-            if isinstance(reader, Reader):
-                held = list(reader.resident())
-                memory[name] = peak_memory(reader, resident=held).peak_bytes
-            elif time > 1:
-                memory[name] = peak_memory(reader, resident=tensors(models[name])).peak_bytes
+            if time > 1 or isinstance(reader, Reader):
+                held = reader.resident() if isinstance(reader, Reader) else tensors(models[name])
+                peak = peak_memory(reader, resident=list(held)).peak_bytes
+                memory[name] = peak + sum(one.laid_out for _, one in coded_maps(models[name]))
     found = measure_latency(
         readers,
         rounds=bench.rounds,

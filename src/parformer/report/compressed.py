@@ -18,7 +18,7 @@ WHAT = (
     "same rounds, and read the same validation text; differences that may be noise are marked ≈. "
     "A stair that gained nothing, or lost more than it may, was left out."
 )
-HEADS = ("size", "", "one token", "", "64 tokens", "", "memory", "loss", "")
+HEADS = ("size", "one token", "64 tokens", "memory")
 
 
 def compressed_page(found: CompressResult) -> str:
@@ -29,7 +29,7 @@ def compressed_page(found: CompressResult) -> str:
     sections: list[Section] = [
         (
             "What does every stair gain, and what does it cost?",
-            [Part(table(["", *HEADS], rows), "")],
+            [Part(table(["", *heads_of(found)], rows), "")],
         ),
         (
             "Size against quality",
@@ -101,19 +101,20 @@ def point(found: CompressResult, stair: Stair, what: str, scale: float) -> tuple
     return getattr(stair.figures, what) / scale, float("nan") if loss is None else loss
 
 
+def heads_of(found: CompressResult) -> list[str]:
+    return [*HEADS, found.unit.words]
+
+
 def cells(found: CompressResult, stair: Stair) -> list[str]:
     """A stair's receipt."""
     figures, first = stair.figures, found.first.figures
+    less = "" if stair is found.first else f" ÷{first.size / figures.size:.1f}"
     return [
-        megabytes(figures.size),
-        "" if stair is found.first else f"{first.size / figures.size:.1f}× less",
-        duration(figures.token),
-        times(figures.token_change),
-        duration(figures.piece),
-        times(figures.piece_change),
+        f"{megabytes(figures.size)}{less}",
+        f"{duration(figures.token)}{times(figures.token_change)}",
+        f"{duration(figures.piece)}{times(figures.piece_change)}",
         megabytes(figures.memory),
-        found.unit.number(figures.loss),
-        lost(figures),
+        f"{found.unit.number(figures.loss)}{lost(figures)}",
     ]
 
 
@@ -122,19 +123,19 @@ def times(change: Change | None) -> str:
     if change is None:
         return ""
     mark = " ≈" if change.verdict == "tie" else ""
-    return f"{change.ratio:.2f}×{mark}"
+    return f" ×{change.ratio:.2f}{mark}"
 
 
 def lost(figures: Figures) -> str:
     change = figures.loss_change
     if change is None:
         return ""
-    return f"{signed(change.ratio - 1, 2)}{' ≈' if change.verdict == 'tie' else ''}"
+    return f" {signed(change.ratio - 1, 2)}{' ≈' if change.verdict == 'tie' else ''}"
 
 
 def compressed_table(found: CompressResult) -> Table:
     """The receipts for a terminal."""
-    made = slim("", *right(HEADS))
+    made = slim("", *right(heads_of(found)))
     for stair in found.stairs:
         name = f"{'✓' if stair.taken else '–'} {stair.name}"
         made.add_row(name, *cells(found, stair), style="bold" if stair is found.last else "")
