@@ -438,3 +438,22 @@ def test_a_batch_costs_its_rows_but_for_what_they_share(config: ModelConfig, bat
     assert (batch * one.flops - all_rows.flops > rounded) == relative
     if config.causal or not relative:
         assert abs(all_rows.flops_cached - batch * one.flops_cached) <= rounded
+
+
+@pytest.mark.parametrize(
+    ("told", "labels"), [("class", ("a", "b", "c")), ("score", ()), ("choice", ()), ("span", ())]
+)
+@pytest.mark.parametrize("pool", ["dense", "first", "mean"])
+def test_heads_for_labels_are_priced_as_they_are_built(
+    told: str, labels: tuple[str, ...], pool: str
+) -> None:
+    config = small_config(
+        "bert", head="none", label_head=told, labels=labels, pool=pool, pooler=told != "span"
+    )
+    model = build(config)
+    assert cost(config).parameters == count_parameters(model)
+    with CountFlops() as counted, torch.no_grad():
+        out = model(torch.zeros(2, 5, dtype=torch.long))
+    assert cost(config, tgt_len=5, batch=2).flops == counted.flops
+    shape = (2, 5, 2) if told == "span" else (2, config.label_width)
+    assert out.label_logits.shape == shape

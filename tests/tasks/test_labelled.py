@@ -293,8 +293,9 @@ def test_pieces_cover_a_passage(count: int, room: int, stride: int) -> None:
     assert all(size <= room for _, size in cut)
 
 
-def test_the_best_answer_is_the_best_of_all_that_may_be() -> None:
-    generator = torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_answer_is_the_best_of_all_that_may_be(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
     text = "abcdefghijklmnopqrst"
     passage = [(n, n, n + 1) for n in range(20)]
     cut = piece_starts(20, 8, 5)
@@ -310,6 +311,11 @@ def test_the_best_answer_is_the_best_of_all_that_may_be() -> None:
     assert found.text == every[max(every)]
     assert found.score == pytest.approx(max(every))
     assert found.null == pytest.approx(min(float(one[0].sum()) for one in logits))
+
+
+def test_of_pieces_that_show_as_much_the_longer_counts() -> None:
+    assert shows_most(2, [(0, 4), (1, 6)]) == 1
+    assert shows_most(2, [(0, 4), (1, 4)]) == 0
 
 
 def test_answers_are_the_tokens_they_stand_in(place: Path) -> None:

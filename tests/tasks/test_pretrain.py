@@ -97,6 +97,19 @@ def test_a_pretraining_has_its_phases_and_its_scores(whole: Path) -> None:
     assert 0 <= score.to_dict()["metrics"]["masked_accuracy"] <= 1  # type: ignore[index]
 
 
+def test_it_is_evaluated_as_it_was_validated(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["evaluate", str(whole), "--tokens", "600", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    known = json.loads((whole / "result.json").read_text())["test"]
+    assert found["metrics"] == known["metrics"]
+    assert found["loss"] == pytest.approx(known["loss"])
+    assert main(["evaluate", str(whole), "--split", "valid"]) == 0
+    assert "pair accuracy" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("step", [2, 4])
 def test_a_killed_pretraining_ends_like_a_whole_one(step: int, text: Path, whole: Path) -> None:
     """Also where it was killed in its second phase."""

@@ -7,9 +7,10 @@ import argparse
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json
 from parformer.cli.flags import Flag, add_flags, asked
-from parformer.cli.labels import score_lines
+from parformer.cli.labels import in_words, score_lines
 from parformer.cli.screen import Screen
 from parformer.evaluate.labels import LabelScore
+from parformer.evaluate.perplexity import Score
 from parformer.evaluate.request import Evaluated, EvaluateRequest, evaluate
 from parformer.evaluate.translation import TranslationScore
 from parformer.evaluate.untrained import TaskScores
@@ -65,6 +66,11 @@ def show(found: Evaluated) -> None:
     if isinstance(score, LabelScore):
         for line in score_lines(found.split, score.to_dict()):
             console.print(Text(line), soft_wrap=True)
+        return
+    if not isinstance(score, Score):
+        told = score.to_dict()
+        line = f"{found.split:<6} {told['kind']} {told['perplexity']:.4g}, "
+        console.print(Text(line + in_words(told["metrics"])), soft_wrap=True)  # type: ignore[arg-type]
         return
     console.print(
         Text(

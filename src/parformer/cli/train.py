@@ -74,6 +74,9 @@ def farewell(result: TrainResult) -> None:
         labels.farewell(result)
         return
     console, outcome = make_console(), result.outcome
+    if result.several is not None:
+        for line in labels.spread_lines(result.several):
+            console.print(line, soft_wrap=True, markup=False)
     scores = outcome.result.scores if outcome.result is not None else {}
     for split, score in scores.items():
         console.print(f"{split:<6} {in_words(score.loss, result.unit)}  {score.tokens:,} tokens")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from parformer.evaluate.translation import TranslationScore
     from parformer.evaluate.untrained import TaskScores
     from parformer.model import Model
+    from parformer.tasks.pretrain import PretrainScore
     from parformer.train.run import Opened
 
 LENGTHS = ("mem_len", "clamp_len", "same_length")
@@ -84,7 +85,7 @@ class EvaluateRequest:
 class Evaluated:
     """How good a model is on a text, and what was read how."""
 
-    score: Score | TranslationScore | LabelScore | TaskScores
+    score: Score | TranslationScore | LabelScore | TaskScores | PretrainScore
     corpus: str
     identity: str
     """SHA-256 of the text."""
@@ -120,6 +121,8 @@ def evaluate(
         return untrained(asked, opened, model, preparing)
     if model.config.label_head != "none":
         return labels(asked, opened, model, preparing)
+    if opened.recipe is not None and opened.recipe.train.task == "pretrain":
+        return pretrained(asked, opened, model, preparing)
     if asked.data:
         raise ConfigError(f"{str(asked.model)!r} tells no labels; name a text with --corpus")
     check_memory(model, asked.mem_len)
@@ -234,6 +237,38 @@ def labels(asked: EvaluateRequest, opened: Opened, model: Model, preparing: Prep
         tokenizer=prepared.tokenizer.kind,
         split=split,
         tgt_len=task.window(),
+        mem_len=0,
+        clamp_len=-1,
+        same_length=False,
+        beside=None,
+    )
+
+
+def pretrained(
+    asked: EvaluateRequest, opened: Opened, model: Model, preparing: Preparing
+) -> Evaluated:
+    """How well hidden words of documents are guessed, and pairs of segments told apart."""
+    from parformer.tasks.pretrain import Pretrain
+    from parformer.train.job import as_documents, corpus_of
+
+    recipe = opened.recipe
+    assert recipe is not None
+    if asked.corpus:
+        recipe = recipe.replaced({"data.corpus": asked.corpus, "data.identity": ""})
+    watch = Watch(lambda event: None)
+    corpus = corpus_of(recipe.data, preparing)
+    prepared = as_documents(corpus, recipe, watch, opened.need_tokenizer())
+    if asked.split not in prepared.splits:
+        known = ", ".join(prepared.splits)
+        raise ConfigError(f"{prepared.corpus!r} has no split {asked.split!r}; it has {known}")
+    task = Pretrain(recipe)
+    return Evaluated(
+        score=task.score(model, prepared, asked.split, asked.tokens or 0),
+        corpus=prepared.corpus,
+        identity=prepared.identity,
+        tokenizer=prepared.tokenizer.kind,
+        split=asked.split,
+        tgt_len=task.shape.tgt_len,
         mem_len=0,
         clamp_len=-1,
         same_length=False,

@@ -118,7 +118,7 @@ def numbers_of(score: Written | None) -> dict[str, float]:
     own = score.values.get("metrics", {})
     assert isinstance(own, Mapping)
     main = score.values.get("score", -score.loss)
-    return {"score": float(str(main))} | {n: float(v) for n, v in own.items()}
+    return {"score": float(str(main)), "loss": score.loss} | {n: float(v) for n, v in own.items()}
 
 
 def summed(changes: tuple[str, ...], paths: Sequence[Path]) -> Tried:
