@@ -159,13 +159,13 @@ class Clock:
 
 def their_writer(subject: Subject) -> Writer:
     prompt = torch.tensor([subject.prompt])
+    asked = {"max_new_tokens": COUNT, "do_sample": False, "pad_token_id": 0}
+    asked["attention_mask"] = torch.ones_like(prompt)
 
     def run() -> tuple[list[int], float]:
         clock = Clock()
         with torch.inference_mode():
-            found = subject.theirs.generate(
-                prompt, max_new_tokens=COUNT, do_sample=False, pad_token_id=0, streamer=clock
-            )
+            found = subject.theirs.generate(prompt, streamer=clock, **asked)
         return found[0, PROMPT:].tolist(), per_token(clock.moments[1:])
 
     return run
