@@ -67,8 +67,14 @@ def written(model: Model, folder: Path) -> Runner:
     ],
 )
 def test_graphs_give_what_the_model_gives(
-    family: str, pattern: str, changes: dict[str, Any], tmp_path: Path
+    family: str,
+    pattern: str,
+    changes: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(parity, "LONGEST", 24)
+    monkeypatch.setattr(parity, "GREEDY", 40)
     model = make(family, pattern, **changes)
     runner = written(model, tmp_path / "onnx")
     assert parity.check_onnx(model, runner)["largest_difference"] < 1e-5

@@ -285,6 +285,19 @@ def test_an_answer_that_takes_too_long_is_given_up(folder: Path) -> None:
         assert soon(lambda: server.services.engine.idle)
 
 
+def test_a_bug_in_a_turn_leaves_later_requests_served(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(folder) as server:
+        engine = server.services.engine
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "gather", lambda: 1 / 0)
+            failed = server.post("/v1/completions", {"prompt": "x"})
+            assert failed.status_code == 500
+        assert "ZeroDivisionError" in caplog.text
+        assert server.post("/v1/completions", {"prompt": "x"}).status_code == 200
+
+
 def test_who_stops_the_server_lets_answers_be_finished(folder: Path) -> None:
     body = {"prompt": "def ", "max_tokens": 300, "temperature": 0}
     with served(folder) as server:

@@ -9,6 +9,7 @@ Pasts of different lengths stand side by side in one state (`state.side_by_side`
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ from parformer.native.lending import tell
 from parformer.native.program import NoForm
 from parformer.serve.jobs import Ended, Failed, Job, Offsets, Piece, Row, told_token
 from parformer.state import State, can_stand_beside, side_by_side, without_absent
+
+log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -216,8 +219,12 @@ class Engine:
                         self.wake.wait()
                     if self.closing:
                         break
-                self.turn()
-        self.refuse_all()
+                try:
+                    self.turn()
+                except Exception:  # a bug of ours must not leave all later requests waiting
+                    log.exception("a turn failed; the requests under way are refused")
+                    self.refuse_all("something went wrong in the server; its log says what", 500)
+        self.refuse_all("the server is being stopped", 503)
 
     def turn(self) -> None:
         """Read, draw, let go, run."""
@@ -386,13 +393,17 @@ class Engine:
                 row.job.tell(Failed(in_a_line(error)))
             self.cohorts.remove(cohort)
 
-    def refuse_all(self) -> None:
+    def refuse_all(self, why: str, status: int) -> None:
+        """Tell everybody who waits, and start afresh."""
         jobs = [row.job for cohort in self.cohorts for row in cohort.rows]
         jobs += [reading.job for reading in self.reading]
         for job in {*jobs, *self.waiting}:
-            job.tell(Failed("the server is being stopped", 503))
+            job.tell(Failed(why, status))
         for _, future in self.errands:
             future.cancel()
+        self.cohorts, self.reading = [], []
+        self.waiting.clear()
+        self.errands.clear()
 
 
 def joined(cohorts: Sequence[Cohort]) -> Cohort:
