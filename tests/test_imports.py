@@ -35,10 +35,10 @@ LEVELS = (
     ("blocks", "embedding", "head"),
     ("state", "first_weights", "weights"),
     ("native",),
-    ("costs", "inputs", "model", "convert"),
+    ("costs", "inputs", "model", "convert", "hub"),
     ("data", "measure"),
     ("tasks", "train", "evaluate", "generate", "predict"),
-    ("search", "compress", "export", "report", "fitting", "reproduce", "serve", "hub"),
+    ("search", "compress", "export", "report", "fitting", "reproduce", "serve"),
     ("cli",),
     ("__main__",),
 )

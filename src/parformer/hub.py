@@ -19,7 +19,7 @@ from parformer.config import ModelConfig
 from parformer.errors import FolderError, ParformerError
 from parformer.model import Model
 from parformer.store import folder
-from parformer.store.files import read_plain
+from parformer.store.files import read_json, read_plain
 
 FORM = "parformer"
 """The kind of model that a folder with Parformer's own code says it is."""
@@ -31,6 +31,11 @@ WAYS_IN: Mapping[str, Callable[..., Model]] = {
     "mobilebert": convert.from_mobilebert,
     "distilbert": convert.from_distilbert,
 }
+HEADS = ("classifier.", "qa_outputs.", "pre_classifier.", "cls.", "predictions.", "sop_classifier.",
+         "vocab_", "lm_head.")  # fmt: skip
+"""How the names of weights begin that belong to a task."""
+INDEX = "model.safetensors.index.json"
+"""Where weights in several files are listed."""
 CONFIG_LIMIT = 2**22
 """Bytes of a configuration."""
 
@@ -54,8 +59,11 @@ def foreign_config(place: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) and "model_type" in values else None
 
 
-def load_foreign(place: Path, values: dict[str, Any]) -> Model:
-    """A model as Hugging Face keeps it; nothing in the folder runs."""
+def load_foreign(place: Path, values: dict[str, Any], *, heads: bool = True) -> Model:
+    """A model as Hugging Face keeps it; nothing in the folder runs.
+
+    Without `heads` it comes without those of any task, whatever they were for.
+    """
     kind = str(values["model_type"])
     if kind != FORM and kind not in WAYS_IN:
         raise FolderError(
@@ -63,6 +71,8 @@ def load_foreign(place: Path, values: dict[str, Any]) -> Model:
             f"{', '.join(WAYS_IN)}"
         )
     weights = read_weights(place)
+    if kind != FORM and not heads:
+        weights = {name: w for name, w in weights.items() if not name.startswith(HEADS)}
     try:
         if kind != FORM:
             return WAYS_IN[kind](weights, values)
@@ -84,9 +94,20 @@ def once(config: ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
+    """The weights of a folder, in one file or in several."""
     file = place / folder.WEIGHTS
+    if (place / INDEX).is_file() and not file.exists():
+        names = set(read_json(place / INDEX).get("weight_map", {}).values())
+        if any(Path(name).name != name for name in names):
+            raise FolderError(f"{str(place / INDEX)!r} names files of other folders")
+        return {
+            n: t for name in sorted(names) for n, t in folder.read_tensors(place / name).items()
+        }
     if file.is_symlink() or not file.is_file():
+        other = (place / "pytorch_model.bin").exists()
         raise FolderError(
-            f"{str(place)!r} has no {folder.WEIGHTS}; fetch it whole, as one file of safetensors"
+            f"{str(place)!r} has no {folder.WEIGHTS}"
+            f"{'; pytorch_model.bin could run code and is not read' if other else ''}; fetch it "
+            "whole, as safetensors"
         )
     return folder.read_tensors(file)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from torch import Tensor
@@ -140,6 +141,37 @@ def test_a_model_of_hugging_faces_is_fine_tuned(kind: str, tmp_path: Path) -> No
     assert sum(told.predictions[0].probabilities.values()) == pytest.approx(1.0)
 
 
+def test_weights_in_several_files_are_read(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "bert", "bert")
+    whole = open_start(folder).model
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    parts = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for file, some in parts.items():
+        safetensors.torch.save_file({name: weights[name] for name in some}, folder / file)
+    index = {"weight_map": {name: file for file, some in parts.items() for name in some}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    again = open_start(folder).model
+    assert all(
+        torch.equal(w, dict(again.named_parameters())[n]) for n, w in whole.named_parameters()
+    )
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../b"}}')
+    with pytest.raises(FolderError, match="names files of other folders"):
+        open_start(folder)
+
+
+def test_heads_of_other_tasks_are_left_behind(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "bert", "bert")
+    bare = open_start(folder).model
+    file = folder / "model.safetensors"
+    weights = safetensors.torch.load_file(file)
+    more = {"classifier.weight": torch.zeros(2, 16), "qa_outputs.bias": torch.zeros(2)}
+    safetensors.torch.save_file(weights | more, file)
+    again = dict(open_start(folder).model.named_parameters())
+    assert set(again) == {name for name, _ in bare.named_parameters()}
+
+
 def test_sentence_encoders_say_how_they_pool(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "bert", "bert")
     (folder / "1_Pooling").mkdir()
@@ -155,7 +187,7 @@ def test_what_cannot_be_started_from_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "bert", "bert")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
-    with pytest.raises(FolderError, match="holds a model of type 't5'; known: bert, distilbert"):
+    with pytest.raises(FolderError, match="holds a model of the kind 't5'; known: parformer, gpt2"):
         open_start(folder)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from parformer.config import ModelConfig
-from parformer.convert.hub import is_hub_folder, read_hub_folder
 from parformer.data.foreign import read_folder_tokenizer
 from parformer.data.tokenizers import Tokenizer
 from parformer.errors import ConfigError, FolderError
+from parformer.hub import foreign_config, load_foreign
 from parformer.model import Model, build, build_from, load
 from parformer.recipe import TrainConfig
 from parformer.train.run import open_run
@@ -63,8 +63,8 @@ def open_start(path: Path) -> Start:
             f"there is no folder {str(path)!r} to start from; name a run, a model folder or a "
             "Hugging Face folder"
         )
-    if is_hub_folder(path):
-        model = read_hub_folder(path)
+    if (values := foreign_config(path)) is not None:
+        model = load_foreign(path, values, heads=False)
         if pools_by_mean(path):
             config = model.config.replaced(pooler=True, pool="mean")
             kept = {n: t for n, t in named_tensors(model).items() if not n.startswith("pooler.")}
