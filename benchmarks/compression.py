@@ -1,0 +1,228 @@
+"""Do lottery tickets win, what do few bits cost, and does a teacher help, in pocket size?
+
+    python benchmarks/compression.py lottery bits teacher --folder FOLDER [--steps 400] [--seeds 3]
+    python benchmarks/compression.py --folder FOLDER --write
+
+`lottery`: six rounds that take a third of what is left away, set back to the first weights, to
+those of an early step, or to fresh ones. `bits`: one
+trained model in 8, 4, 3 and 2 bits, as it is and after a quarter more of training in them, beside
+that training without. `teacher`: a small model trained alone, and by a larger one's answers, for
+equally many updates and for equally long. Everything is by updates, so other work beside it
+changes no figure but the seconds. What is there already is not done again; `--write` puts the
+tables into docs/experiments/compression.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+from learns import into_document
+
+import parformer as pf
+from parformer.compress.coding import coded
+from parformer.compress.lottery import Lottery
+from parformer.evaluate.perplexity import evaluate
+from parformer.events import Watch
+from parformer.measure.device import describe_device
+from parformer.model import Model, load
+from parformer.recipe import Recipe, read_recipe
+from parformer.train.job import find_text, train_model
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "compression.md"
+ROUNDS, SHARE = 6, 1 / 3
+MORE = 0.25
+"""Of the updates, to train on in few bits."""
+SCORED = 65_536
+
+
+def pocket(steps: int, seed: int, **changes: object) -> Recipe:
+    named: dict[str, object] = {
+        "model.pattern": "(sf)x4",
+        "train.steps": steps,
+        "train.seed": seed,
+        "train.compile": "off",
+        "train.evaluate_tokens": SCORED,
+        "train.final_tokens": SCORED,
+        "train.evaluate_every": 10 * steps,
+    }
+    return read_recipe("llama-pocket", named | changes)
+
+
+def once(file: Path, work: Callable[[], object]) -> object:
+    """What a file holds, or what has to be done for it."""
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        found = work()
+        file.write_text(json.dumps(found), "utf-8")
+        print(f"{file.stem}: {found}", flush=True)
+    return json.loads(file.read_text("utf-8"))
+
+
+def trained(recipe: Recipe, run: Path) -> float:
+    outcome = train_model(recipe, run)
+    assert outcome.result is not None
+    return outcome.result.loss_on("valid")
+
+
+def lottery(folder: Path, steps: int, seed: int) -> None:
+    for back in ("first", "step", "random"):
+
+        def play(back: str = back) -> object:
+            place = folder / f"lottery-{back}-{seed}"
+            recipe, early = pocket(steps, seed), steps // 20
+            drawn = Lottery(recipe=recipe, folder=place, share=SHARE, back=back, step=early)
+            return [(one.left, one.loss) for one in drawn.draw(ROUNDS)]
+
+        once(folder / f"lottery-{back}-{seed}.json", play)
+
+
+def bits(folder: Path, steps: int, seed: int) -> None:
+    recipe = pocket(steps, seed)
+    run = folder / f"plain-{seed}"
+
+    def score(model: Model) -> float:
+        from parformer.data.batches import sample
+        from parformer.train.job import as_tokens
+
+        watch = Watch()
+        prepared = as_tokens(find_text(recipe, watch, run), recipe, watch)
+        tokens = sample(prepared.splits["valid"].tokens, SCORED)
+        return evaluate(model, tokens, batch=8).loss
+
+    once(folder / f"bits-plain-{seed}.json", lambda: trained(recipe, run))
+    on = recipe.replaced(
+        {
+            "train.steps": round(MORE * steps),
+            "train.learning_rate": 0.25 * recipe.train.learning_rate,
+            "train.warmup": 10,
+            "train.start": str(run),
+        }
+    )
+    once(
+        folder / f"bits-on-{seed}.json",
+        lambda: trained(on, folder / f"on-{seed}"),
+    )
+    for few in (8, 4, 3, 2):
+        once(
+            folder / f"bits-{few}-after-{seed}.json",
+            lambda few=few: score(coded(load(run / "model"), few)),
+        )
+
+        def learned(few: int = few) -> float:
+            place = folder / f"in-{few}-{seed}"
+            train_model(on.replaced({"compress.bits": few}), place)
+            return score(coded(load(place / "model"), few, nearest=True))
+
+        once(folder / f"bits-{few}-learned-{seed}.json", learned)
+
+
+def teacher(folder: Path, steps: int, seed: int) -> None:
+    large = folder / f"plain-{seed}"
+    once(folder / f"bits-plain-{seed}.json", lambda: trained(pocket(steps, seed), large))
+    student = pocket(steps, seed, **{"model.pattern": "(sf)x2", "model.d_inner": 144})
+
+    def timed(recipe: Recipe, name: str) -> object:
+        began = time.process_time()
+        loss = trained(recipe, folder / name)
+        return {"loss": loss, "seconds": time.process_time() - began}
+
+    alone = once(folder / f"teacher-alone-{seed}.json", lambda: timed(student, f"alone-{seed}"))
+    taught = student.replaced({"compress.teacher": str(large), "compress.soft": 0.5})
+    told = once(folder / f"teacher-taught-{seed}.json", lambda: timed(taught, f"taught-{seed}"))
+    assert isinstance(alone, dict)
+    assert isinstance(told, dict)
+    longer = round(steps * told["seconds"] / alone["seconds"])
+    once(
+        folder / f"teacher-longer-{seed}.json",
+        lambda: timed(student.replaced({"train.steps": longer}), f"longer-{seed}"),
+    )
+
+
+def read_all(folder: Path, name: str) -> list[object]:
+    return [
+        json.loads(file.read_text("utf-8")) for file in sorted(folder.glob(f"{name}-[0-9].json"))
+    ]
+
+
+def told(losses: list[float]) -> str:
+    values = [loss / math.log(2) for loss in losses]
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.3f}{spread}"
+
+
+def lottery_table(folder: Path) -> str:
+    kinds = {"first": "the first weights", "step": "an early step's", "random": "fresh ones"}
+    rows = {kind: read_all(folder, f"lottery-{kind}") for kind in kinds}
+    lines = [f"| left | {' | '.join(kinds.values())} |", "|---:|---:|---:|---:|"]
+    rounds = max((len(one) for found in rows.values() for one in found), default=0)
+    for number in range(rounds):
+        cells, left = [], ""
+        for kind in kinds:
+            points = [one[number] for one in rows[kind] if number < len(one)]
+            cells.append(told([loss for _, loss in points]))
+            left = f"{points[0][0]:.1%}" if points else left
+        lines.append(f"| {left} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def bits_table(folder: Path) -> str:
+    lines = ["| weights | as it is | trained on in them |", "|---|---:|---:|"]
+    plain, on = (told(read_all(folder, f"bits-{name}")) for name in ("plain", "on"))
+    lines.append(f"| 32 bits | {plain} | {on} |")
+    for few in (8, 4, 3, 2):
+        cells = [told(read_all(folder, f"bits-{few}-{how}")) for how in ("after", "learned")]
+        lines.append(f"| {few} bits | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def teacher_table(folder: Path) -> str:
+    lines = [
+        "| a student of half the depth | bits per byte | processor seconds |",
+        "|---|---:|---:|",
+    ]
+    names = {
+        "alone": "alone",
+        "taught": "taught, as many updates",
+        "longer": "alone, as long",
+    }
+    for name, words in names.items():
+        found = read_all(folder, f"teacher-{name}")
+        seconds = [one["seconds"] for one in found]
+        mean = f"{statistics.mean(seconds):.0f}" if seconds else ""
+        lines.append(f"| {words} | {told([one['loss'] for one in found])} | {mean} |")
+    lines.append(f"| its teacher | {told(read_all(folder, 'bits-plain'))} | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parts = {"lottery": lottery, "bits": bits, "teacher": teacher}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
+    parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="write the document")
+    given = parser.parse_args()
+    for seed in range(given.seeds):
+        for name in given.parts:
+            parts[name](given.folder, given.steps, seed)
+    if given.write:
+        tables = {"lottery": lottery_table, "bits": bits_table, "teacher": teacher_table}
+        for name, table in tables.items():
+            into_document(DOCUMENT, name, table(given.folder))
+        device = describe_device(1)
+        made = f"{device.cpu}, torch {device.torch}, parformer {pf.__version__}, {date.today()}."
+        into_document(DOCUMENT, "made", made)
+
+
+if __name__ == "__main__":
+    main()
