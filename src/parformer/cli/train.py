@@ -92,6 +92,12 @@ def farewell(result: TrainResult) -> None:
             told = score.values
             console.print(f"{split:<6} BLEU {told['bleu']:.1f}, chrF {told['chrf']:.1f}")
             console.print(f"       {told['signature']}", soft_wrap=True)
+    if told := {s: one.values["metrics"] for s, one in scores.items() if "metrics" in one.values}:
+        for split, metrics in told.items():
+            console.print(f"{split:<6} {labels.in_words(metrics)}")  # type: ignore[arg-type]
+        tune = f"parformer train --start {shlex.quote(str(result.run))} --task classify --data FILE"
+        print_lines(f"model: {result.run / 'model'}", f"try:   {tune}")
+        return
     asking = "--source 'Ein Hund läuft.'" if result.translates else "--prompt 'import '"
     print_lines(
         f"model: {result.run / 'model'}",
