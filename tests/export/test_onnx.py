@@ -163,3 +163,14 @@ def test_a_folder_that_is_no_model(tmp_path: Path, capsys: Any) -> None:
     assert error.count("\n") == 1
     with pytest.raises(ConfigError, match="opset"):
         make_files(make("gpt2", "sf"), None, 99)
+
+
+def test_a_step_is_timed_in_onnxruntime(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "LONGEST", 12)
+    monkeypatch.setattr(parity, "GREEDY", 10)
+    small = [f"--set={name}" for name in ("d_model=32", "d_inner=32", "max_len=32")]
+    asked = ["--rounds", "8", "--tgt-len", "1", "--mem-len", "8", "--runtime", "onnx", "--json"]
+    assert main(["measure", "llama-pocket", "--pattern", "sf", *small, *asked]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "in another runtime" in told["receipt"]["what"]
+    assert len(told["models"]) == 1

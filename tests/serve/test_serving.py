@@ -187,16 +187,22 @@ def test_langchain_works(server: Served, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "pattern"),
-    [("llama", "sf"), ("gpt2", "sf"), ("transformer-xl", "sfl"), ("sru", "raf"), ("gpt2", "yf")],
+    ("family", "pattern", "batch"),
+    [
+        ("llama", "sf", 10),
+        ("gpt2", "sf", 10),
+        ("transformer-xl", "sfl", 4),
+        ("sru", "raf", 4),
+        ("gpt2", "yf", 4),
+    ],
 )
 def test_answers_are_those_of_the_same_request_alone(
-    family: str, pattern: str, tmp_path: Path
+    family: str, pattern: str, batch: int, tmp_path: Path
 ) -> None:
     window = {"mem_len": 40} if family in ("transformer-xl", "sru") else {"max_len": 64}
     folder = write_model(tmp_path / "model", family, pattern=pattern, **window)
     prompts = ["a", "def read(", "class Writer:\n    def ", "ü = 1", "x" * 30, "import os"]
-    with served(folder, batch=4) as server:
+    with served(folder, batch=batch) as server:
         found: dict[int, str] = {}
 
         def ask(number: int) -> None:

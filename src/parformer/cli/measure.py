@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from parformer.cli import cost
 from parformer.cli.console import make_console, print_json
@@ -15,6 +16,7 @@ from parformer.measure.request import MeasureRequest, measure
 EXAMPLES = """\
   parformer measure transformer-xl-base par-base
   parformer measure pocket llama-pocket --tgt-len 1 --mem-len 128 --threads 1
+  parformer measure pocket llama-pocket --runtime onnx    where it will be deployed
   parformer measure worker --storage postgresql://me@database/studies"""
 
 FLAGS = cost.FLAGS | {"threads": Flag(default="torch's")}
@@ -22,7 +24,21 @@ FLAGS = cost.FLAGS | {"threads": Flag(default="torch's")}
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, MeasureRequest, FLAGS)
+    parser.add_argument(
+        "--runtime",
+        choices=("torch", "onnx"),
+        help="what runs the step that is timed (default torch); memory is always torch's",
+    )
     add_serving(parser)
+
+
+def find_runtime(name: str | None) -> Any:
+    """What makes the steps of a runtime; None for torch."""
+    if name in (None, "torch"):
+        return None
+    from parformer.export.measuring import RUNTIMES
+
+    return RUNTIMES[str(name)]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -34,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     request = asked(arguments, MeasureRequest)
     screen = Screen(quiet=arguments.json)
     with screen.bar:
-        measured = measure(request, watch=screen)
+        measured = measure(request, watch=screen, runtime=find_runtime(arguments.runtime))
     if arguments.json:
         print_json(measured.to_dict())
         return

@@ -7,9 +7,10 @@ evaluation runs it. Costs are exact, times are medians of interleaved rounds.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from parformer.embedding import token_shares
 from parformer.errors import ConfigError
 from parformer.events import Preparing
 from parformer.measure.device import pinned_threads
-from parformer.measure.latency import Comparison, measure_latency
+from parformer.measure.latency import Comparison, Work, measure_latency
 from parformer.measure.memory import PeakMemory, peak_memory
 from parformer.measure.statistics import Difference
 from parformer.model import Model, build, refill
@@ -87,6 +88,10 @@ class MeasuredModels:
                 }
             )
         return {"models": rows, "receipt": self.latency.receipt.to_dict()}
+
+
+Runtime: TypeAlias = Callable[[Model, Shape, int | None], Work]
+"""Makes a step of a model, of a shape, with so many threads."""
 
 
 class Reader:
@@ -222,10 +227,12 @@ def measure_models(
     standing: bool = False,
     seed: int = 0,
     progress: Preparing | None = None,
+    runtime: Runtime | None = None,
 ) -> MeasuredModels:
     """Build every model with random weights and measure one step of each, interleaved.
 
     standing: take stand-ins, which are built sooner and as fast.
+    runtime: makes the step that is timed, where another one than torch is to run it.
     """
     if precision not in PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
@@ -254,15 +261,20 @@ def measure_models(
             if min(first, time.perf_counter() - began - first) > LONG:
                 long.add(name)
     shape = next(iter(readers.values())).shape
+    works: Mapping[str, Work] = readers
+    if runtime is not None:
+        say("making the steps of the other runtime", 0.5)
+        works, long = {n: runtime(r.model, r.shape, threads) for n, r in readers.items()}, set()
     latency = measure_latency(
-        readers,
+        works,
         rounds=rounds,
         warmup=1,  # their memory was counted, so all have run
         threads=threads,
         seed=seed,
         long=long,
         what=f"one step of {step_words(shape.tgt_len, shape.mem_len)}, "
-        f"batch {batch}, {precision}{', weights packed' if packed else ''}",
+        f"batch {batch}, {precision}{', weights packed' if packed else ''}"
+        f"{', in another runtime' if runtime else ''}",
         progress=lambda share: say("timing, in turns", 0.5 + 0.5 * share),
     )
     models = {n: MeasuredModel(c, prices[n], memories[n]) for n, c in configs.items()}

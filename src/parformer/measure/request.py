@@ -11,7 +11,7 @@ from parformer.naming import CostRequest
 from parformer.verbs import requested, within_memory
 
 if TYPE_CHECKING:
-    from parformer.measure.models import MeasuredModels
+    from parformer.measure.models import MeasuredModels, Runtime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,17 @@ class MeasureRequest(CostRequest):
 
 
 def measure(
-    request: MeasureRequest | None = None, *, watch: Listener = nobody, **given: Any
+    request: MeasureRequest | None = None,
+    *,
+    watch: Listener = nobody,
+    runtime: Runtime | None = None,
+    **given: Any,
 ) -> MeasuredModels:
-    """Build models with random weights and measure one step of each, interleaved."""
+    """Build models with random weights and measure one step of each, interleaved.
+
+    `runtime` makes the step that is timed, where it is not torch that will run it, such as
+    `parformer.export.measuring.onnx_step`.
+    """
     asked = requested(MeasureRequest, request, given)
     configs = asked.configs()
     from parformer.costs import cost
@@ -67,4 +75,5 @@ def measure(
             packed=asked.packed,
             seed=asked.seed,
             progress=Watch(watch).preparing,
+            runtime=runtime,
         )

@@ -39,6 +39,10 @@ DECODERS = 4
 """Native decoders that are kept, each for a number of texts."""
 
 
+FEWEST_PACKED = 8
+"""Rows from which on packed weights are worth their memory."""
+
+
 class Busy(Exception):
     """There is no room in the queue."""
 
@@ -118,11 +122,22 @@ class Cohort:
     """The tokens that were drawn and not yet read."""
     decoder: Decoder | None = None
     """Who has read on from the state natively, and knows more than it does."""
+    ghosts: int = 0
+    """Rows of the state behind the texts', there for a batch of the size that is fastest."""
 
     def settle(self) -> None:
-        """Have all that was read in the state."""
+        """Have all that was read in the state, and no more."""
         if self.decoder is not None:
             self.state, self.decoder = self.decoder.state(), None
+        if self.ghosts:
+            self.state, self.ghosts = self.state.rows(torch.arange(len(self.rows))), 0
+
+    def fill_up(self, batch: int) -> None:
+        """Let the last text stand for the ones that are missing."""
+        count = len(self.rows)
+        if batch // 2 <= count < batch and not self.ghosts:
+            self.ghosts = batch - count
+            self.state = self.state.rows(torch.arange(batch).clamp(max=count - 1))
 
     def draw(self) -> list[int]:
         """A token for each text; those that draw alike draw at once."""
@@ -144,9 +159,9 @@ class Cohort:
     def keep(self, places: list[int]) -> None:
         """Let the other texts go."""
         if len(places) < len(self.rows):
+            self.settle()
             self.rows = [self.rows[place] for place in places]
             if places:
-                self.settle()
                 index_b = torch.tensor(places)
                 self.state = without_absent(self.state.rows(index_b))
                 self.logits_bv = self.logits_bv[index_b]
@@ -164,6 +179,8 @@ class Engine:
         self.reading: list[Reading] = []
         self.cohorts: list[Cohort] = []
         self.decoders: dict[tuple[int, int], Decoder | None] = {}
+        self.packed = False
+        """Whether weights are laid out for a full batch, which makes its steps faster."""
         self.counters = Counters()
         self.wake = threading.Condition()
         self.closing = False
@@ -173,6 +190,7 @@ class Engine:
         config = self.model.config
         if self.tokenizer is not None and config.causal:  # compiled now, not in the first request
             self.native(self.model.initial_state(1, config.memory or config.step_len))
+            self.packed = self.batch >= FEWEST_PACKED and self.model.pack(self.batch)
         self.thread.start()
 
     def close(self) -> None:
@@ -344,15 +362,20 @@ class Engine:
     def step(self, cohort: Cohort) -> None:
         """Run the model once for the texts of a cohort."""
         self.counters.steps += 1
-        if len(self.cohorts) == 1 and self.step_natively(cohort):
+        if len(self.cohorts) == 1 and not cohort.ghosts and self.step_natively(cohort):
             return
+        if self.packed:
+            cohort.fill_up(self.batch)
+        tokens_b1, count = cohort.next_b1, len(cohort.rows)
+        if cohort.ghosts:
+            tokens_b1 = torch.cat((tokens_b1, tokens_b1[-1:].expand(cohort.ghosts, 1)))
         device = next(self.model.parameters()).device
         assert self.tokenizer is not None
-        out = self.model(cohort.next_b1.to(device), state=cohort.state, last_only=True)
+        out = self.model(tokens_b1.to(device), state=cohort.state, last_only=True)
         assert out.logits is not None
         assert out.state is not None
         cohort.state = out.state
-        cohort.logits_bv = widen(out.logits[:, 0, : self.tokenizer.size].cpu())
+        cohort.logits_bv = widen(out.logits[:count, 0, : self.tokenizer.size].cpu())
 
     def step_natively(self, cohort: Cohort) -> bool:
         """The same in C++, for texts that are equally long; whether that was possible."""
