@@ -227,3 +227,18 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         train_model(small(data__tokenizer="character", **teacher), tmp_path / "letters")
     with pytest.raises(FolderError, match="nowhere"):
         train_model(small(compress__teacher=str(tmp_path / "nowhere")), tmp_path / "lost")
+
+
+def test_classes_are_learned_from_a_teacher(tmp_path: Path) -> None:
+    """A student that sees no label of its own tells what its teacher tells."""
+    words = [("good", "lovely"), ("bad", "awful")]
+    rows = [f"the day was {words[n % 2][1]} {n},{words[n % 2][0]}" for n in range(60)]
+    (tmp_path / "days.csv").write_text("text,label\n" + "\n".join(rows) + "\n", "utf-8")
+    small = ("model.pattern=sf", "train.batch=8", "train.learning_rate=0.01")
+    asked = {"task": "classify", "data": str(tmp_path / "days.csv"), "beside": False}
+    pf.train(model="bert-pocket", steps=40, run=tmp_path / "teacher", changes=small, **asked)
+    more = (f"compress.teacher={tmp_path / 'teacher'}", "compress.soft=1.0", "train.seed=5")
+    pf.train(model="bert-pocket", steps=40, run=tmp_path / "student", changes=small + more, **asked)
+    for name in ("teacher", "student"):
+        told = pf.predict(model=tmp_path / name, texts=("the day was lovely 3",))
+        assert next(iter(told)).label == "good"

@@ -30,6 +30,7 @@ from parformer.search.machine import Machine
 from parformer.store.files import read_json, replace_file, sha256
 from parformer.store.folder import MANIFEST
 from parformer.tasks import find_task
+from parformer.tasks.preparing import kind_of, read_labelled
 from parformer.train.run import METRICS, MODEL, Opened, make_folder, only_one, open_run, start_run
 from parformer.verbs import requested
 
@@ -68,7 +69,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
     if path.resolve() == Path(request.model).resolve():
         raise ConfigError(f"the run {str(path)!r} is what is compressed; choose another --run")
     model = load(opened.folder)
-    prepared = find_tokens(opened, request.corpus, request.local, watch.preparing)
+    prepared = texts_of(request, opened, watch)
     recipe = recipe_of(opened, model, prepared, request.corpus)
     bench = Bench(recipe, prepared, request.tokens, request.rounds, request.threads)
     make_folder(path)
@@ -96,6 +97,16 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         result = finish(request, opened, bench, standing, time.monotonic() - began)
         keep(path, result, standing, recipe, prepared)
     return replace(result, run=path)
+
+
+def texts_of(request: CompressRequest, opened: Opened, watch: Watch) -> Prepared:
+    """What the model reads: the run's own text, pairs or labelled examples, or what was named."""
+    known = opened.recipe
+    if known is None or not kind_of(known.train.task):
+        return find_tokens(opened, request.corpus, request.local, watch.preparing)
+    if request.corpus:
+        known = known.replaced({"data.corpus": request.corpus})
+    return read_labelled(known, opened.need_tokenizer(), watch.preparing)[1]
 
 
 def recipe_of(opened: Opened, model: Model, prepared: Prepared, corpus: str) -> Recipe:

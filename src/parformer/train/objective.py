@@ -10,6 +10,7 @@ layer: where the student has fewer layers, each learns from the one at the same 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from parformer.model import Model, load
 from parformer.shaping import CompressConfig
 from parformer.state import Output, State
 from parformer.tasks import Task
+from parformer.tasks.labelled import LabelTask, label_logits
 from parformer.train.run import open_run
 
 
@@ -55,6 +57,8 @@ class Distilling(Objective):
 
     def forward(self, batch: Batch, state: State | None) -> tuple[Tensor, State | None]:
         assert state is None, "a teacher reads windows"
+        if isinstance(self.task, LabelTask):
+            return self.of_labels(self.task, batch), None
         heard = Taps(*self.config.listens, gradients=True) if self.config.listens else None
         told = Taps(*self.config.listens) if self.config.listens else None
         given = {name: batch.inputs[name] for name in READ if name in batch.inputs}
@@ -70,7 +74,25 @@ class Distilling(Objective):
             total = total + layers_apart(heard, told, self.config)
         return total, None
 
+    def of_labels(self, task: LabelTask, batch: Batch) -> Tensor:
+        """The same for whoever tells labels; scores that are no classes are compared by squares."""
+        own = label_logits(self.model, batch)
+        with torch.no_grad():
+            theirs = label_logits(self.teachers[0], batch)
+        hard = task.loss_of(own, batch)
+        if own.dim() == 3:  # where an answer begins and ends: over the tokens there are
+            there_b1t = batch.inputs["padding"][:, None]
+            own, theirs = (
+                x.transpose(1, 2).masked_fill(~there_b1t, LEAST).flatten(0, 1)
+                for x in (own, theirs)
+            )
+        scores = own.shape[-1] == 1
+        config = replace(self.config, soft_loss="mse") if scores else self.config
+        return (1 - config.soft) * hard + config.soft * distance(own, theirs, config)
 
+
+LEAST = -1e4
+"""A logit of what cannot be."""
 READ = ("token_types", "padding", "source", "source_padding")
 """Inputs that both read beside tokens."""
 
@@ -78,7 +100,9 @@ READ = ("token_types", "padding", "source", "source_padding")
 def open_teacher(config: CompressConfig, student: Model) -> Model:
     """The teacher, if it speaks of the same tokens."""
     model = load(open_run(Path(config.teacher)).folder)
-    for name in ("vocab_size", "causal", "head"):
+    if student.config.label_head != "none" and config.listens:
+        raise ConfigError("features and attention are learned from words, not from labels; leave 0")
+    for name in ("vocab_size", "causal", "head", "label_head", "labels"):
         ours, theirs = getattr(student.config, name), getattr(model.config, name)
         if ours != theirs:
             raise FolderError(
@@ -90,8 +114,6 @@ def open_teacher(config: CompressConfig, student: Model) -> Model:
 
 def answers(out: Output, teacher: Output, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of both and what was wanted, at places that count."""
-    if targets.dim() == 1 and out.label_logits is not None and teacher.label_logits is not None:
-        return out.label_logits.float(), teacher.label_logits.float(), targets
     assert out.logits is not None
     assert teacher.logits is not None
     flat_n = targets.flatten().long()
