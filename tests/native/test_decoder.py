@@ -230,11 +230,14 @@ def test_rows_are_chosen_as_in_the_ordinary_state() -> None:
                 assert_close(decoder.step(tokens), out.logits[:, 0], atol=1e-4, rtol=1e-4)
 
 
-def test_a_source_is_looked_at() -> None:
-    model = small_model("transformer", "sf | (scf)x2", torch.float32, pad=1)
+@pytest.mark.parametrize(
+    ("family", "pattern"), [("transformer", "sf | (scf)x2"), ("sru", "ar | a[source]ra[source]")]
+)
+def test_a_source_is_looked_at(family: str, pattern: str) -> None:
+    model = small_model(family, pattern, torch.float32, pad=1)
     with torch.inference_mode():
         source = torch.tensor([[4, 5, 6, 7], [3, 9, 1, 1]])
-        out = model(some_tokens(2, 1), source=source)
+        out = model(some_tokens(2, 1), model.initial_state(2, 16), source=source)
         decoder = model.native(batch=4, memory=out.state.memory)
         decoder.load(out.state)
         decoder.rows([1, 0, 1])
@@ -257,8 +260,6 @@ def test_what_has_no_form_is_said() -> None:
         small_model("gpt2", "sf").native()
     with pytest.raises(NotMeant, match="33 texts"):
         make("gpt2", "sf").native(batch=33)
-    with pytest.raises(NoForm, match="a\\[source\\]"):
-        small_model("sru", "f | a[source]", torch.float32).native()
     model = build(small_config("gpt2"))
     model.blocks[0].register_forward_hook(lambda *_: None)
     with pytest.raises(NoForm, match="listens to block 's'"):

@@ -65,7 +65,7 @@ def answer(
         turns = program.turns(block.width, block.base).words
     elif isinstance(block, RelativeAttention):
         relative = relative_parts(program, block, where)
-    slot = attend(program, block, (q, kv, out), (turns, relative), block.reach)
+    slot = attend(program, block, (q, kv, out), (turns, relative))
     program.give(qkv)
     return out, slot
 
@@ -75,17 +75,17 @@ def attend(
     block: SelfAttention | SRUAttention,
     spans: tuple[Span, Span, Span],
     placed: tuple[tuple[int, int], tuple[int, int, int, int]],
-    reach: int,
+    source: int = -1,
 ) -> KeyValues:
-    """One query of every head, all of its keys."""
+    """One query of every head, all of its keys; perhaps those of a source before them."""
     q, kv, out = spans
     groups = block.kv_heads if isinstance(block, SelfAttention) else block.heads
     assert q.width == out.width == block.heads * block.width
     assert kv.width == 2 * groups * block.width
     number = program.state(CACHE, groups, block.width, program.memory)
     turns, relative = placed
-    words = (*q.words, *kv.words, *out.words, block.heads, number, reach)
-    program.add("attend", *words, bits(block.width**-0.5), *turns, *relative)
+    words = (*q.words, *kv.words, *out.words, block.heads, number, block.reach)
+    program.add("attend", *words, bits(block.width**-0.5), *turns, *relative, source)
     return KeyValues(number, groups, block.width, program.memory)
 
 
@@ -108,20 +108,23 @@ def relative_parts(
 @form(SRUAttention)
 def sru_attention(program: Program, block: Block, x: Span, where: Where) -> tuple[Span, Slot]:
     assert isinstance(block, SRUAttention)
+    source = None
     if block.reads_source:
-        raise NoForm("a[source] has no native form")
+        sizes = (block.heads, block.width)
+        source = SourceKeys(program.state(SOURCE, *sizes), *sizes)
     z = program.linear(block.project, x)
     seen = program.norm(block.inner_norm, z) if block.place == "pre" else z
     q = seen if block.query is None else program.linear(block.query, seen)
     kv, out = program.linear(block.key_value, seen), program.take(z.width)
-    slot = attend(program, block, (q, kv, out), (NOWHERE, (0, 0, 0, 0)), block.reach)
+    seen_too = -1 if source is None else source.number
+    slot = attend(program, block, (q, kv, out), (NOWHERE, (0, 0, 0, 0)), seen_too)
     inside = mix(program, z, out, block.alpha)
     if block.place == "post":
         program.norm(block.inner_norm, inside, out=inside)
     program.give(z, kv, out, *([] if seen is z else [seen]), *([] if q is seen else [q]))
     y, cell = recur(program, block, x, inside)
     program.give(inside)
-    return y, CellAndKeys(cell, slot)
+    return y, CellAndKeys(cell, slot, source)
 
 
 @form(CrossAttention)

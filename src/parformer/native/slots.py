@@ -144,11 +144,14 @@ class CellAndKeys(Slot):
 
     cell: Cell
     past: KeyValues
+    source: SourceKeys | None = None
 
     def load(self, engine: Engine, state: BlockState | None) -> None:
         past = None
-        if isinstance(state, AttentiveKeys) and state.source is None:
+        if isinstance(state, AttentiveKeys):
             past = state.past
+            if self.source is not None:
+                self.source.load(engine, state.source)
         elif state is not None and getattr(state, "inputs_bmd", state) is not None:
             raise foreign(state)
         assert isinstance(state, AttentiveKeys | AttentiveMemory | None)
@@ -157,7 +160,8 @@ class CellAndKeys(Slot):
 
     def take(self, engine: Engine) -> AttentiveKeys | AttentiveMemory:
         past, cell_bd = self.past.take(engine), self.cell.numbers(engine)
-        return AttentiveMemory(cell_bd) if past is None else AttentiveKeys(cell_bd, past)
+        source = None if self.source is None else self.source.take(engine)
+        return AttentiveMemory(cell_bd) if past is None else AttentiveKeys(cell_bd, past, source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,30 @@ INLINE void attend(const float* q, const float* keys, const float* values, int64
   mix(scores, values, count, width, out);
 }
 
+// Scores of the places of a source; -inf where there is no token.
+INLINE void ask_source(Source& source, int64_t slot, int64_t head, const float* q, float scale,
+                       float* scores) {
+  const int64_t places = source.places, text = source.text[slot];
+  dots<false>(q, source.key(slot, head), source.width, places, source.width, scores);
+  const uint8_t* there = source.present.empty() ? nullptr : source.present.data() + text * places;
+  for (int64_t i = 0; i < places; i++)
+    scores[i] = there && !there[i] ? -INFINITY : scores[i] * scale;
+}
+
+// A source's places and a text's own, under one softmax.
+INLINE void attend_both(Source& source, int64_t slot, int64_t head, const float* q,
+                        const float* keys, const float* values, int64_t count, float scale,
+                        float* scores, float* own, float* out) {
+  const int64_t width = source.width, places = source.places;
+  ask_source(source, slot, head, q, scale, scores);
+  dots<false>(q, keys, width, count, width, scores + places);
+  for (int64_t i = 0; i < count; i++) scores[places + i] *= scale;
+  soften(scores, places + count);
+  mix(scores, source.value(slot, head), places, width, out);
+  mix(scores + places, values, count, width, own);
+  for (int64_t k = 0; k < width; k++) out[k] += own[k];
+}
+
 // One token of SRU: u holds candidate, forget and reset; the cell is changed.
 INLINE void recur(const float* u, const float* x, const float* weight, const float* bias,
                   float* cell, float* out, int64_t width) {

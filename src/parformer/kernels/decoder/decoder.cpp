@@ -217,7 +217,8 @@ void Decoder::run(const Attend& op) {
   Cache& cache = caches[op.cache];
   append(cache, op.kv, op.turns, true);
   const int64_t width = cache.width, shared = op.heads / cache.heads, before = cache.end;
-  make_room(cache.length() + time, width);
+  Source* source = op.source < 0 ? nullptr : &sources[op.source];
+  make_room(cache.length() + time + (source ? source->places : 0), width);
   const auto work = [&](int64_t piece, int64_t thread) {
     const int64_t b = piece / op.heads, h = piece % op.heads, g = h / shared;
     float* numbers = own[thread].data();
@@ -230,11 +231,17 @@ void Decoder::run(const Attend& op) {
         turn(q, numbers + 2 * width, width, angles, angles + width / 2);
         q = numbers + 2 * width;
       }
+      float* out = at(op.out, b * time + t) + h * width;
+      if (source) {
+        attend_both(*source, b, g, q, cache.key(b, g, first), cache.value(b, g, first),
+                    end - first, float(op.scale), scores[thread].data(), numbers, out);
+        continue;
+      }
       const float* r = op.distances ? op.distances + h * op.count * width : nullptr;
       attend(q, cache.key(b, g, first), cache.value(b, g, first), end - first, width,
              float(op.scale), op.content ? op.content + h * width : nullptr,
              op.position ? op.position + h * width : nullptr, r, scores[thread].data(), numbers,
-             at(op.out, b * time + t) + h * width);
+             out);
     }
   };
   const int64_t pieces = batch * op.heads;
@@ -290,17 +297,11 @@ void Decoder::run(const Cross& op) {
   const int64_t width = source.width, places = source.places, shared = op.heads / source.heads;
   make_room(places, width);
   const auto work = [&](int64_t piece, int64_t thread) {
-    const int64_t row = piece / op.heads, h = piece % op.heads;
-    const int64_t text = source.text[row / time];
-    const int64_t first = (text * source.heads + h / shared) * places * width;
+    const int64_t row = piece / op.heads, h = piece % op.heads, slot = row / time;
     float* shares = scores[thread].data();
-    dots<false>(at(op.q, row) + h * width, source.keys.data() + first, width, places, width,
-                shares);
-    const uint8_t* there = source.present.empty() ? nullptr : source.present.data() + text * places;
-    for (int64_t i = 0; i < places; i++)
-      shares[i] = there && !there[i] ? -INFINITY : shares[i] * float(op.scale);
+    ask_source(source, slot, h / shared, at(op.q, row) + h * width, float(op.scale), shares);
     soften(shares, places);
-    mix(shares, source.values.data() + first, places, width, at(op.out, row) + h * width);
+    mix(shares, source.value(slot, h / shared), places, width, at(op.out, row) + h * width);
   };
   const int64_t pieces = rows * op.heads;
   if (pieces * places * width * 8 >= WORTH_SHARING)

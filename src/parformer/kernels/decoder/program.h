@@ -84,6 +84,7 @@ struct Attend {
   int64_t count;
   const float* content;
   const float* position;
+  int64_t source;  // whose keys are seen before a text's own; -1 for none
 };
 
 struct Gate {

@@ -105,4 +105,12 @@ struct Source {
   std::vector<float> keys, values;  // [text][head][places][width]
   std::vector<uint8_t> present;     // [text][places], or nothing where all are there
   std::vector<int64_t> text;        // of each slot
+
+  const float* key(int64_t slot, int64_t head) const {
+    return keys.data() + (text[slot] * heads + head) * places * width;
+  }
+
+  const float* value(int64_t slot, int64_t head) const {
+    return values.data() + (text[slot] * heads + head) * places * width;
+  }
 };
