@@ -30,6 +30,7 @@ from parformer.measure import Receipt
 from parformer.measure.device import pinned_threads
 from parformer.model import Model
 from parformer.native.program import Weights
+from parformer.threads import Times, times_now
 
 PROMPT, COUNT = 64, 64
 GREEDY = Sampling(temperature=0)
@@ -381,10 +382,18 @@ def read_long(model: Model, length: int) -> Any:
     return state
 
 
+def others_since(before: Times | None) -> float | None:
+    """The share of the processor that others took."""
+    now = times_now()
+    if before is None or now is None:
+        return None
+    return (now.busy - before.busy - (now.own - before.own)) / (now.total - before.total)
+
+
 SECTIONS: Mapping[str, tuple[Callable[[int], dict[str, list[str]]], int]] = {
-    "decoding": (whole_and_in_bits, 7),
-    "decoding-limits": (limits, 5),
-    "decoding-long": (long_texts, 7),
+    "decoding": (whole_and_in_bits, 5),
+    "decoding-limits": (limits, 3),
+    "decoding-long": (long_texts, 5),
 }
 
 
@@ -400,8 +409,9 @@ def main() -> None:
     for name in arguments.sections or SECTIONS:
         note(f"{name} …")
         section, rounds = SECTIONS[name]
+        before = times_now()
         for part, lines in section(arguments.rounds or rounds).items():
-            receipt = Receipt.issue(part).line()
+            receipt = Receipt.issue(part, others=others_since(before)).line()
             text = "\n".join([*lines, f"`python benchmarks/decoding.py {name}` — {receipt}"])
             print(text, end="\n\n", flush=True)
             if arguments.write:

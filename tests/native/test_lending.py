@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +96,15 @@ def test_weights_that_change_are_seen(steps: list[int]) -> None:
     assert second == generate(model, PROMPTS, 12, sampling=greedy, use_state=False)
 
 
+def test_weights_in_few_bits_are_taken_where_they_are_asked_for(steps: list[int]) -> None:
+    model = make("llama")
+    whole = [generate(model, PROMPTS, 8, seed=2) for _ in range(2)]
+    few = generate(model, PROMPTS, 8, seed=2, weights="int4")
+    assert whole[0] == whole[1] == generate(model, PROMPTS, 8, seed=2)
+    assert few != whole[0]
+    assert len(steps) == 4 * 2 * 7
+
+
 def test_only_the_tokenizer_s_tokens_are_written() -> None:
     for text in generate(make("gpt2"), PROMPTS, 30, size=4, seed=1):
         assert max(text) < 4
@@ -170,3 +181,22 @@ def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
     decoder.step([[1]])[0, 3] = bad
     with pytest.raises(Exception, match="not finite; its weights are broken"):
         decoder.choose((1.0, 0.0, 1.0, 0), 13, torch.zeros(1, 13, dtype=torch.bool), [0.5])
+
+
+def test_a_fork_writes_and_ends() -> None:
+    """A process that was forked has a decoder's memory, but none of its threads."""
+    code = """
+import os, sys, torch
+from parformer.config import preset
+from parformer.model import build
+torch.set_num_threads(1)
+decoder = build(preset("llama-pocket", d_model=256)).native(threads=2)
+here = decoder.step([[1]]).clone()
+child = os.fork()
+decoder.clear()
+if not child:
+    sys.exit(not torch.equal(decoder.step([[1]]), here))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 0

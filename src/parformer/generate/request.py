@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
@@ -59,6 +59,8 @@ class GenerateRequest:
     """End before this text; may be repeated."""
     device: str = "auto"
     """Such as cpu or cuda:0."""
+    weights: Literal["float32", "bfloat16", "int8", "int4"] = "float32"
+    """How matrices are kept while text is written on a CPU: fewer bits are read faster."""
 
     def __post_init__(self) -> None:
         if self.greedy and self.temperature is not None:
@@ -69,6 +71,8 @@ class GenerateRequest:
         need_at_least("beam", self.beam, 1)
         if self.sources and self.input is not None:
             raise ConfigError("--source and --input are two places of sources; give one of them")
+        if self.weights != "float32" and self.reads_source:
+            raise ConfigError(f"--weights {self.weights} is for prompts, not for sources")
         if self.output is not None and not self.reads_source:
             raise ConfigError(f"--output {self.output} is for translations; give --input too")
 
@@ -120,6 +124,7 @@ def generate(
             sampling=sampling,
             seed=asked.seed,
             stop=asked.stop,
+            weights=asked.weights,
             on_text=Watch(watch).wrote,
         )
     return tuple(map(Written, asked.prompts, texts))

@@ -288,6 +288,7 @@ def generate_text(
     seed: int = 0,
     stop: Sequence[str] = (),
     use_state: bool = True,
+    weights: Weights = "float32",
     on_text: Callable[[int, str], None] | None = None,
 ) -> list[str]:
     """What the model writes after each prompt, up to the first stop string and without it.
@@ -318,6 +319,7 @@ def generate_text(
         stop=hear,
         use_state=use_state,
         size=tokenizer.size,
+        weights=weights,
     )
     for place, stream in enumerate(streams):
         say(place, stream.finish())

@@ -20,6 +20,7 @@ True
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Sequence
 
@@ -81,7 +82,7 @@ class Decoder:
         self.bytes = program.bytes
         """Of matrices that a step reads, the table of the embedding once."""
         self.engine = start(program, self.dtype, threads or torch.get_num_threads(), level)
-        self._free = weakref.finalize(self, release, self.engine, self.engine.arena)
+        self._free = weakref.finalize(self, release, self.engine, os.getpid())
         self._logits = self.engine.arena[logits.offset :]
         self._logit_step = logits.step
         self._tokens = (ctypes.c_int64 * (batch * time))()
@@ -280,6 +281,8 @@ def start(program: Program, dtype: torch.dtype, threads: int, level: str) -> Run
     return engine
 
 
-def release(engine: Engine, arena: Tensor) -> None:
-    """Free a decoder; its arena must outlive it."""
+def release(engine: Engine, process: int) -> None:
+    """Free a decoder; not in a fork, which has its memory but none of its threads."""
+    if os.getpid() != process:
+        return
     engine.functions.functions["decoder_free"](engine.handle)

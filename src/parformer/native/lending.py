@@ -8,6 +8,7 @@ there is none, the reason is told once.
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ _told: set[str] = set()
 @contextmanager
 def lent(model: nn.Module, make: Callable[[], Decoder], *sizes: object) -> Iterator[Decoder | None]:
     """A decoder for texts of these sizes; None where the ordinary step has to do."""
-    key = (*sizes, torch.get_num_threads(), weights_of(model))
+    key = (*sizes, os.getpid(), torch.get_num_threads(), weights_of(model))
     decoder = find(model, key)
     if decoder is None:
         try:
