@@ -241,4 +241,4 @@ def test_classes_are_learned_from_a_teacher(tmp_path: Path) -> None:
     pf.train(model="bert-pocket", steps=40, run=tmp_path / "student", changes=small + more, **asked)
     for name in ("teacher", "student"):
         told = pf.predict(model=tmp_path / name, texts=("the day was lovely 3",))
-        assert next(iter(told)).label == "good"
+        assert told.predictions[0].label == "good"
