@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import parformer as pf
+from parformer.train.start import open_start
+from tests.train.test_tuning import write_folder
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -154,3 +156,17 @@ def test_llama_cpp_writes_the_same_with_the_same_weights(
     assert len({*texts[0]}) > 1
     assert texts[1:3] == [texts[0]] * 2
     assert texts[3][:4] == texts[0][:4]  # its GELU looks numbers up in 16 bits
+
+
+def test_a_block_is_taken_away_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finetuning = load("finetuning", monkeypatch)
+    start = open_start(write_folder(tmp_path / "bert", "bert"))
+    tokens = torch.tensor([[2, 5, 6, 7, 3]])
+    whole = pf.load(finetuning.without(start, -1, tmp_path / "whole"))
+    torch.testing.assert_close(whole(tokens).hidden, start.model(tokens).hidden)
+    less = pf.load(finetuning.without(start, 2, tmp_path / "less"))
+    assert less.config.pattern.letters == "sff"
+    start.model.blocks[2].forward = lambda x_btd, state, context: (x_btd, state)  # as if not there
+    torch.testing.assert_close(less(tokens).hidden, start.model(tokens).hidden)
