@@ -253,7 +253,7 @@ def windows(first: int, time: int, length: int) -> list[tuple[int, int]]:
 def taken(weights: Tensor, v_bhnk: Tensor) -> Tensor:
     """What is taken of the values; weights that are the same for all texts are used in one go."""
     batch, heads, keys, width = v_bhnk.shape
-    if len(weights) == batch:
+    if torch.compiler.is_exporting() or len(weights) == batch:
         return weights @ v_bhnk
     beside_hnm = v_bhnk.permute(1, 2, 0, 3).reshape(heads, keys, batch * width)
     y_htm = torch.bmm(weights[0], beside_hnm)
