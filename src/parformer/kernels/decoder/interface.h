@@ -28,8 +28,10 @@ void in_large_pages(const Matrix& m) {
   constexpr int collapse = 25;  // MADV_COLLAPSE, which older headers lack
   const int64_t bits = m.kind == FP32 ? 32 : m.kind == BF16 ? 16 : m.kind == INT8 ? 8 : 4;
   const uintptr_t begin = uintptr_t(m.weights), end = begin + m.rows * m.columns * bits / 8;
-  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, collapse);
+  if (end - begin < page / 8) return;
+  // one by one: where the first or the last reaches beyond what is mapped, the others still work
+  for (uintptr_t first = begin / page * page; first < end; first += page)
+    madvise(reinterpret_cast<void*>(first), page, collapse);
 #endif
 }
 
