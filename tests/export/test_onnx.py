@@ -101,7 +101,7 @@ def test_the_verb_writes_a_folder_that_runs_without_torch(tmp_path: Path, capsys
     assert main(["export", str(tmp_path / "model"), "--onnx", str(folder), "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert told["parity"]["greedy_tokens_equal"] == 200
-    assert {"1 threads", "2 threads"} <= told["latency"].keys()
+    assert {"1 thread", "2 threads"} <= told["latency"].keys()
     session = Runner(folder, 1).graphs["model"]
     names = [one.name for one in session.get_inputs()]
     assert names[:3] == ["input_ids", "position_ids", "attention_mask"]

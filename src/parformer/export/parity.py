@@ -8,6 +8,7 @@ Texts of several lengths, one and three at a time, in one piece and token by tok
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from parformer.errors import FolderError
 from parformer.evaluate.perplexity import at_rest
@@ -23,6 +25,7 @@ from parformer.export.run import Runner
 from parformer.generate.writing import Sampling, generate
 from parformer.measure.latency import measure_latency
 from parformer.model import Model
+from parformer.native.program import NoForm
 from parformer.state import State
 from parformer.store.files import Json
 
@@ -187,7 +190,7 @@ def time_onnx(model: Model, folder: str | Path, rounds: int = 12) -> Json:
             measured = measure_latency(works, rounds=rounds, threads=threads, what="a step")
         times = {timing.name: timing.median for timing in measured.timings}
         times["ratio"] = measured.ratio("onnxruntime", "parformer")
-        found[f"{threads} threads"] = times
+        found[f"{threads} thread{'s' * (threads > 1)}"] = times
     found["receipt"] = measured.receipt.to_dict()
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
@@ -210,7 +213,34 @@ def steps_of(model: Model, runner: Runner) -> dict[str, Callable[[], object]]:
         first = model.initial_state(1, min(runner.told["memory"], 2**20))
         state = model(tokens, first, source=source).state
     _, given = runner.step(plain, begun)
-    return {
+    works: dict[str, Callable[[], object]] = {
         "parformer": lambda: model(tokens[:, :1], state, last_only=True),
         "onnxruntime": lambda: runner.step(plain[:, :1], given),
     }
+    written = native_step(model, tokens) if source is None else None
+    return works if written is None else {**works, NATIVE: written}
+
+
+NATIVE = "parformer, native"
+AGAIN = 64
+"""Tokens after which a text that is only timed begins anew."""
+
+
+def native_step(model: Model, tokens: Tensor) -> Callable[[], object] | None:
+    """The step that `generate` takes, where the model has such a step."""
+    memory = model.config.memory or tokens.shape[1] + AGAIN
+    try:
+        decoder = model.native(memory=memory)
+    except NoForm:
+        return None
+    with at_rest(model):
+        state = model(tokens, model.initial_state(1, decoder.memory)).state
+    assert state is not None
+    counted = itertools.count()
+
+    def write() -> object:
+        if next(counted) % AGAIN == 0 or decoder.full:
+            decoder.load(state)
+        return decoder.step([[1]])
+
+    return write
