@@ -22,6 +22,7 @@ from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, ParformerError
 from parformer.evaluate.request import find_tokens
 from parformer.events import Listener, Watch, nobody
+from parformer.generate.writing import Sampling, generate_text
 from parformer.measure.device import describe_device
 from parformer.model import Model, load
 from parformer.recipe import Recipe
@@ -37,6 +38,9 @@ from parformer.verbs import requested
 NOTE, REPORT = "step.json", "report.html"
 TRAINING_SECONDS = 300.0
 """For all training, where nobody says."""
+PROMPT, WRITTEN = 24, 120
+"""Tokens of text that models go on from, and that they write."""
+SOBER = Sampling(temperature=0.7)
 GAIN = 0.99
 """What a step must leave of a figure, at most, to have gained anything."""
 
@@ -94,7 +98,8 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
                 watch=watch,
             )
             take(name, work, standing)
-        result = finish(request, opened, bench, standing, time.monotonic() - began)
+        prompt = write_samples(standing, bench, request.seed)
+        result = finish(request, bench, standing, prompt, time.monotonic() - began)
         keep(path, result, standing, recipe, prepared)
     return replace(result, run=path)
 
@@ -200,8 +205,21 @@ def wishes(request: CompressRequest) -> str:
     return repr([(name, getattr(request, name)) for name in names])
 
 
+def write_samples(standing: Standing, bench: Bench, seed: int) -> str:
+    """Let every model write on after the same words of validation text, where they write."""
+    if not bench.reads_on:
+        return ""
+    tokenizer = bench.prepared.tokenizer
+    prompt = tokenizer.decode(bench.prepared.splits["valid"].tokens[:PROMPT].tolist())
+    for number, stair in enumerate(standing.stairs):
+        model = standing.models[stair.name]
+        text = generate_text(model, tokenizer, [prompt], WRITTEN, sampling=SOBER, seed=seed)[0]
+        standing.stairs[number] = replace(stair, sample=text)
+    return prompt
+
+
 def finish(
-    request: CompressRequest, opened: Opened, bench: Bench, standing: Standing, seconds: float
+    request: CompressRequest, bench: Bench, standing: Standing, prompt: str, seconds: float
 ) -> CompressResult:
     first = standing.stairs[0].figures
     foot = next(s for s in standing.stairs if s.name == standing.foot).figures
@@ -220,6 +238,7 @@ def finish(
         limits=tuple(request.limits),
         stairs=tuple(standing.stairs),
         kept=kept,
+        prompt=prompt,
         seconds=seconds,
         device=Machine.of(describe_device(), request.threads or 0),
         command=request.command or "pf.compress(…)",

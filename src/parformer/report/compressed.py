@@ -25,7 +25,10 @@ def compressed_page(found: CompressResult) -> str:
     """The receipts as one self-contained HTML page."""
     lead = [paragraph(found.verdict(), "verdict"), paragraph(WHAT, "soft")]
     rows = [[stair.name, *cells(found, stair)] for stair in found.stairs]
-    done = [[stair.name, stair.done, stair.why, duration(stair.seconds)] for stair in found.stairs]
+    done = [
+        [stair.name, stair.done, stair.why, duration(stair.seconds) if stair.seconds else ""]
+        for stair in found.stairs
+    ]
     sections: list[Section] = [
         (
             "What does every stair gain, and what does it cost?",
@@ -33,11 +36,11 @@ def compressed_page(found: CompressResult) -> str:
         ),
         (
             "Size against quality",
-            [Part(staircase(found, "size"), "Left and low is better; hollow: left out.")],
+            [Part(staircase(found, "size"), "Left and low is better; grey: left out.")],
         ),
         (
             "Time against quality",
-            [Part(staircase(found, "token"), "Left and low is better; hollow: left out.")],
+            [Part(staircase(found, "token"), "Left and low is better; grey: left out.")],
         ),
         ("What was done?", [Part(table(["", "what", "left out because", "took"], done), "")]),
     ]
@@ -50,8 +53,6 @@ def compressed_page(found: CompressResult) -> str:
         sections.append(
             ("What do they write?", [Part(Html(told), "The same words to go on from.")])
         )
-    repeat = f"<p><code>{escape(found.command)}</code> on {escape(found.device.words())}</p>"
-    sections.append(("How to repeat it", [Part(Html(repeat), "")]))
     return page(title=f"{found.source}, compressed", lead=lead, sections=sections, made=found)
 
 
@@ -130,7 +131,8 @@ def lost(figures: Figures) -> str:
     change = figures.loss_change
     if change is None:
         return ""
-    return f" {signed(change.ratio - 1, 2)}{' ≈' if change.verdict == 'tie' else ''}"
+    tie = " ≈" if change.verdict == "tie" else ""
+    return f" (loss {signed(change.ratio - 1, 2)}{tie})"
 
 
 def compressed_table(found: CompressResult) -> Table:
