@@ -83,7 +83,7 @@ class CompressConfig:
     def zeros_at(self, share: float) -> float:
         """Share of zeros once this share of the updates is done.
 
-        >>> CompressConfig(sparsity=0.8, prune_until=0.5).zeros_at(0.25)
+        >>> round(CompressConfig(sparsity=0.8, prune_until=0.5).zeros_at(0.25), 3)
         0.7
         """
         if not self.sparsity or share < self.prune_from:

@@ -126,20 +126,35 @@ def urlsplit_host(origin: str) -> str:
         return ""
 
 
+FORGOTTEN = 4
+"""Times the largest body that is read on and forgotten, where it is too large."""
+PATIENCE = 2.0
+"""Seconds for that."""
+
+
 async def read_body(
     stream: Any, declared: str | None, most: int = MAX_BODY, seconds: float = BODY_SECONDS
 ) -> bytes:
-    """A request's body, if it is small enough and comes in time."""
+    """A request's body, if it is small enough and comes in time.
+
+    Of one that is too large some more is read and forgotten: whoever is still sending when the
+    connection closes may never see the answer.
+    """
     too_much = Refused(f"the body exceeds {most:,} bytes; send less", status=413)
-    if declared is not None and (not declared.isdecimal() or int(declared[:20]) > most):
-        raise too_much
-    found = bytearray()
+    known = declared is not None and (not declared.isdecimal() or int(declared[:20]) > most)
+    found, size = bytearray(), 0
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(min(seconds, PATIENCE) if known else seconds):
             async for chunk in stream:
-                found += chunk
-                if len(found) > most:
+                size += len(chunk)
+                if size > FORGOTTEN * most:
                     raise too_much
+                if not known and size <= most:
+                    found += chunk
+        if known or size > most:
+            raise too_much
     except TimeoutError:
+        if known or size > most:
+            raise too_much from None
         raise Refused(f"the body did not arrive within {seconds:g} s", status=408) from None
     return bytes(found)

@@ -32,7 +32,9 @@ class Spread(Record):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """>>> Spread.of([0.9, 0.7, 0.8])
+        """Of all of them.
+
+        >>> Spread.of([0.9, 0.7, 0.8])
         Spread(median=0.8, low=0.7, high=0.9)
         """
         return cls(median(values), min(values), max(values))
