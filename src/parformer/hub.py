@@ -19,7 +19,7 @@ from parformer.config import ModelConfig
 from parformer.errors import FolderError, ParformerError
 from parformer.model import Model
 from parformer.store import folder
-from parformer.store.files import read_json, read_plain
+from parformer.store.files import Json, read_json, read_plain
 
 FORM = "parformer"
 """The kind of model that a folder with Parformer's own code says it is."""
@@ -50,7 +50,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any
     return model.reconfigure(found, **changes) if changes else found
 
 
-def foreign_config(place: Path) -> dict[str, Any] | None:
+def foreign_config(place: Path) -> Json | None:
     """What a folder of Hugging Face's says of its model; None where it is none."""
     try:
         values = json.loads(read_plain(place / folder.CONFIG, CONFIG_LIMIT))
@@ -59,7 +59,7 @@ def foreign_config(place: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) and "model_type" in values else None
 
 
-def load_foreign(place: Path, values: dict[str, Any], *, heads: bool = True) -> Model:
+def load_foreign(place: Path, values: Json, *, heads: bool = True) -> Model:
     """A model as Hugging Face keeps it; nothing in the folder runs.
 
     Without `heads` it comes without those of any task, whatever they were for.

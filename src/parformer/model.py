@@ -38,7 +38,7 @@ from parformer.native.decoder import Decoder
 from parformer.state import Output, State
 from parformer.store import folder
 from parformer.store.sparse import without_zeros
-from parformer.weights import fill, named_tensors, place, share_codes
+from parformer.weights import fill, named_tensors, new_like, place, share_codes
 
 MAX_PARAMETERS = 2**40
 """More than anyone builds: beyond it a size is a slip of the pen, or hostile."""
@@ -127,9 +127,7 @@ class Model(Stack):
         new = None
         if self.config.causal:
             new = self._after(state, tokens.shape[1], after, (window, present, recent))
-        pairs = None if self.pair_head is None else self.pair_head(pooled)
-        labels = None if self.label_head is None else self.label_head(x_btd, pooled)
-        more = {"pooled": pooled, "pair_logits": pairs, "label_logits": labels}
+        more = self._told(x_btd, pooled)
         if targets is None:
             logits = self._logits(x_btd, hints, last_only=last_only)
             return Output(x_btd, new, logits=logits, **more)
@@ -138,6 +136,12 @@ class Model(Stack):
         else:
             loss, losses_bt = self._losses(x_btd, targets, hints)
         return Output(x_btd, new, loss=loss, losses=losses_bt, **more)
+
+    def _told(self, x_btd: Tensor, pooled: Tensor | None) -> dict[str, Tensor | None]:
+        """What other heads than that of words tell."""
+        pairs = None if self.pair_head is None else self.pair_head(pooled)
+        labels = None if self.label_head is None else self.label_head(x_btd, pooled)
+        return {"pooled": pooled, "pair_logits": pairs, "label_logits": labels}
 
     def _begun(self, state: State | None, batch: int) -> State:
         """A state that fits, or the one before the first token."""
@@ -346,13 +350,6 @@ def realise(
     place(outline, lambda weight: new_like(weight, device, dtype))
     initialise(outline, outline.config, torch.Generator(device).manual_seed(seed))
     return outline.eval()
-
-
-def new_like(outline: Tensor, device: str | torch.device, dtype: torch.dtype) -> Tensor:
-    """A weight with its place; what is no weight begins at zero, as what it is."""
-    if isinstance(outline, nn.Parameter):
-        return torch.empty_like(outline, device=device, dtype=dtype)
-    return torch.zeros_like(outline, device=device)
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu", **changes: Any) -> Model:

@@ -64,6 +64,13 @@ def place(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
                 setattr(module, name, made[buffer])
 
 
+def new_like(outline: Tensor, device: str | torch.device, dtype: torch.dtype) -> Tensor:
+    """A weight with its place; what is no weight begins at zero, as what it is."""
+    if isinstance(outline, nn.Parameter):
+        return torch.empty_like(outline, device=device, dtype=dtype)
+    return torch.zeros_like(outline, device=device)
+
+
 def take_codes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Where tensors hold codes, let an outline have a place for them instead of a matrix."""
     for name in tensors:

@@ -27,6 +27,7 @@ from parformer.data.tables import (
     with_splits,
 )
 from parformer.errors import CorpusError
+from parformer.store.files import Json
 
 Kind = Literal["classify", "score", "choice", "span"]
 Make = Callable[[Row, str], Iterator[Example]]
@@ -211,8 +212,8 @@ def known(name: str, make: Make, metrics: tuple[str, ...] = ACCURACY, **more: An
     return Benchmark(name=name, make=make, metrics=metrics, **{"kind": "classify"} | more)
 
 
-SPAN: dict[str, Any] = {"kind": "span", "length": 384}
-CHOICE: dict[str, Any] = {"kind": "choice", "length": 512}
+SPAN: Json = {"kind": "span", "length": 384}
+CHOICE: Json = {"kind": "choice", "length": 512}
 
 KNOWN: Sequence[Benchmark] = (
     known("cola", single("sentence"), ("matthews",), columns=COLA),

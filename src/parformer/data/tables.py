@@ -23,6 +23,7 @@ from parformer.data.reading import Piece, plain_name, read_pieces, unreadable
 from parformer.data.splits import SPLITS, split_word
 from parformer.errors import ConfigError, CorpusError
 from parformer.fields import nearest
+from parformer.store.files import Json
 
 EVERY = 10
 """Of so many rows of a single file one is for the test, and one for validation."""
@@ -98,7 +99,7 @@ def parsed_rows(lines_in: Iterable[str], delimiter: str, where: str) -> Iterator
     if len(delimiter) != 1:
         raise ConfigError(f"a delimiter is one sign, got {delimiter!r}")
     csv.field_size_limit(2**27)
-    how: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if delimiter == "\t" else {}
+    how: Json = {"quoting": csv.QUOTE_NONE} if delimiter == "\t" else {}
     lines = csv.reader(lines_in, delimiter=delimiter, **how)
     try:
         names = next(lines, None)

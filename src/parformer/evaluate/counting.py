@@ -11,8 +11,8 @@ is; they predict the same tokens of a split as `evaluate` does.
 [('uniform', 5.55), ('letter frequencies', 2.53), ('bigram', 1.35), ('3-gram', 0.99)]
 """
 
-# n places of train and the splits, s those of the splits in the text's order, q in sorted order,
-# g groups of places where the same tokens begin, c their contexts: the groups of one token less
+# n places of train and the splits, s of the splits in the text's order, q in sorted order, g groups
+# of places where the same tokens begin, c their contexts: the groups of one token less
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ from parformer.export.parity import Differs, texts
 from parformer.export.words import byte_letters
 from parformer.generate.writing import Sampling, generate
 from parformer.model import Model
-from parformer.records import Json
-from parformer.store.files import sync
+from parformer.store.files import Json, sync
 
 TYPES = ("f32", "f16", "q8_0", "q4_0")
 BLOCK = 32
@@ -339,9 +338,7 @@ def check(model: Model, path: Path, kind: str) -> Json:
     }
 
 
-def ask_llama_cpp(
-    path: Path, prompts: list[list[int]], context: int, threads: int = 1
-) -> dict[str, Any]:
+def ask_llama_cpp(path: Path, prompts: list[list[int]], context: int, threads: int = 1) -> Json:
     """What comes after each prompt and how fast, from a process of its own."""
     asked = {"file": str(path.resolve()), "prompts": prompts, "context": context}
     asked |= {"threads": threads, "tokens": max(1, min(64, context - 17))}
@@ -358,5 +355,5 @@ def ask_llama_cpp(
             f"llama.cpp cannot run the file (status {done.returncode}"
             f"{'; ' + done.stderr.strip()[-200:] if done.stderr else ''}); nothing was written"
         )
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: Json = json.loads(done.stdout)
     return found

@@ -29,7 +29,7 @@ from parformer.export.parity import Differs, difference, lengths_of, texts
 from parformer.export.words import settings, to_library
 from parformer.generate.writing import Sampling, generate
 from parformer.model import Model
-from parformer.records import Json
+from parformer.store.files import Json
 from parformer.store.folder import CONFIG, TOKENIZER, WEIGHTS, json_bytes, write_folder
 from parformer.train.run import Opened, read_result
 
@@ -46,13 +46,13 @@ HEADS = {
 GREEDY = 50
 
 
-def make_files(model: Model, opened: Opened) -> dict[str, Any]:
+def make_files(model: Model, opened: Opened) -> Json:
     """Everything that the folder holds."""
     with quiet_library():
         known = find_known(model)
     if known is not None:
         config: Json = {"architectures": [known.architecture], "dtype": "float32", **known.config}
-        files: dict[str, Any] = {CONFIG: json_bytes(config), WEIGHTS: known.weights}
+        files: Json = {CONFIG: json_bytes(config), WEIGHTS: known.weights}
     else:
         files = {
             CONFIG: json_bytes(own_config(model)),

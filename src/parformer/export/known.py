@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from parformer.config import ModelConfig
 from parformer.errors import ParformerError
 from parformer.model import Model, load
 from parformer.pattern import BlockSpec
+from parformer.store.files import Json
 from parformer.weights import named_tensors
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new", "silu": "silu"}
@@ -35,7 +35,7 @@ class Known:
     """A model as others have it."""
 
     architecture: str
-    config: dict[str, Any]
+    config: Json
     weights: dict[str, Tensor]
 
 
@@ -51,7 +51,7 @@ def find_known(model: Model) -> Known | None:
     return None
 
 
-Described = tuple[str, dict[str, Any], Callable[..., Model]]
+Described = tuple[str, Json, Callable[..., Model]]
 
 
 def layers_of(config: ModelConfig) -> int:
@@ -109,7 +109,7 @@ def llama(config: ModelConfig) -> Described | None:
     return "LlamaForCausalLM", told, convert.from_llama
 
 
-def encoder(config: ModelConfig) -> dict[str, Any]:
+def encoder(config: ModelConfig) -> Json:
     """What BERT and its relatives are all told."""
     return {
         "vocab_size": config.vocab_size,
@@ -184,7 +184,7 @@ def mobilebert(config: ModelConfig) -> Described | None:
 
 
 def way_back(
-    model: Model, architecture: str, config: dict[str, Any], way_in: Callable[..., Model]
+    model: Model, architecture: str, config: Json, way_in: Callable[..., Model]
 ) -> dict[str, Tensor] | None:
     """Our weights under foreign names; None where the way in makes another model of them."""
     foreign = blank(architecture, config)
@@ -221,7 +221,7 @@ def same(one: ModelConfig, other: ModelConfig) -> bool:
     return left == right
 
 
-def blank(architecture: str, config: dict[str, Any]) -> dict[str, Tensor]:
+def blank(architecture: str, config: Json) -> dict[str, Tensor]:
     """The foreign model's own weights, those that are kept under two names once."""
     import transformers
 

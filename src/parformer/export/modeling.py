@@ -23,6 +23,7 @@ from parformer.blocks.base import Source
 from parformer.config import ModelConfig
 from parformer.model import Model
 from parformer.state import State
+from parformer.store.files import Json
 
 
 class ParformerConfig(PretrainedConfig):
@@ -30,7 +31,7 @@ class ParformerConfig(PretrainedConfig):
 
     model_type = "parformer"
 
-    def __init__(self, parformer: dict[str, Any] | None = None, **more: Any) -> None:
+    def __init__(self, parformer: Json | None = None, **more: Any) -> None:
         super().__init__(**more)
         self.parformer = parformer or {}
 
@@ -140,7 +141,7 @@ class ParformerForCausalLM(ParformerModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         use_cache: bool | None = None,
         **more: Any,
-    ) -> dict[str, Any]:
+    ) -> Json:
         if past_key_values is not None:
             input_ids = input_ids[:, past_key_values.state.position :]
         return {
@@ -168,7 +169,7 @@ class ParformerForMaskedLM(ParformerModel):
             loss = nn.functional.cross_entropy(out.logits.flatten(0, 1), labels.flatten())
         return MaskedLMOutput(loss=loss, logits=out.logits, hidden_states=(out.hidden,))
 
-    def given(self, mask: Tensor | None, types: Tensor | None) -> dict[str, Any]:
+    def given(self, mask: Tensor | None, types: Tensor | None) -> Json:
         types = types if self.model.config.token_types else None
         return {"padding": None if mask is None else mask.bool(), "token_types": types}
 
@@ -249,7 +250,7 @@ class ParformerForSeq2SeqLM(ParformerModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         use_cache: bool | None = None,
         **more: Any,
-    ) -> dict[str, Any]:
+    ) -> Json:
         if past_key_values is not None:
             input_ids = input_ids[:, -1:]
         return {

@@ -75,10 +75,10 @@ def make_files(model: Model, tokenizer: Tokenizer | None, opset: int) -> dict[st
     return files
 
 
-def traced(model: Model, opset: int) -> tuple[dict[str, bytes], dict[str, Any]]:
+def traced(model: Model, opset: int) -> tuple[dict[str, bytes], Json]:
     """The graphs by name, and what a runtime has to know of them."""
     config = model.config
-    told: dict[str, Any] = {
+    told: Json = {
         "format": FORMAT,
         "model": config.to_dict(),
         "size": config.vocab_size,

@@ -15,11 +15,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+Json: TypeAlias = dict[str, Any]
 PIECE = 512
 """Tokens of a prompt that are read at once."""
 
@@ -31,7 +32,7 @@ class Runner:
         import onnxruntime
 
         self.folder = Path(folder)
-        self.told: dict[str, Any] = json.loads((self.folder / "parformer.json").read_text("utf-8"))
+        self.told: Json = json.loads((self.folder / "parformer.json").read_text("utf-8"))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
@@ -41,20 +42,20 @@ class Runner:
             )
             for name in self.told["graphs"]
         }
-        self.slots: list[dict[str, Any]] = self.told["state"]
+        self.slots: list[Json] = self.told["state"]
         counts = self.folder / "counts.bin"
         self.counts = Counts(np.fromfile(counts, np.uint8)) if counts.exists() else None
 
-    def run(self, graph: str, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    def run(self, graph: str, given: Json) -> dict[str, NDArray[Any]]:
         session = self.graphs[graph]
         names = [output.name for output in session.get_outputs()]
         return dict(zip(names, session.run(None, given), strict=True))
 
     # Writing
 
-    def start(self, batch: int) -> dict[str, Any]:
+    def start(self, batch: int) -> Json:
         """The state before the first token."""
-        state: dict[str, Any] = {
+        state: Json = {
             "position": 0,
             "mask": np.ones((batch, 0), np.int64),
             "recent": np.zeros((batch, 0), np.int64),
@@ -65,9 +66,7 @@ class Runner:
             state[slot["name"]] = np.full(shape, slot["fill"], kind)
         return state
 
-    def step(
-        self, tokens_bt: NDArray[np.int64], state: dict[str, Any]
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def step(self, tokens_bt: NDArray[np.int64], state: Json) -> tuple[NDArray[np.float32], Json]:
         """Logits (batch, time, vocabulary) of some more tokens, and the state after them."""
         batch, time = tokens_bt.shape
         window = self.told["window"]
@@ -95,7 +94,7 @@ class Runner:
         }
         after |= {"source": state["source"]} if "source" in state else {}
         for slot in self.slots:
-            kept = out.get(f"present.{slot['name']}", state[slot["name"]])
+            kept: Any = out.get(f"present.{slot['name']}", state[slot["name"]])
             if -1 in slot["shape"] and ".encoder." not in slot["name"]:
                 kept = kept[:, :, max(0, kept.shape[2] - memory) :]
             after[slot["name"]] = kept
@@ -116,7 +115,7 @@ class Runner:
             given["expected"], given["length"] = np.array(found, np.int64).transpose(2, 0, 1)
         return given
 
-    def read(self, prompt: list[int], state: dict[str, Any]) -> tuple[NDArray[Any], dict[str, Any]]:
+    def read(self, prompt: list[int], state: Json) -> tuple[NDArray[Any], Json]:
         """Logits after a prompt, which is read in pieces."""
         window = self.told["window"]
         tokens = np.array([prompt[-window:] if window else prompt], np.int64)
@@ -194,7 +193,7 @@ def draw(
     return int(order[random.choice(len(order), p=chance / chance.sum())])
 
 
-def repeat(text: list[int], told: dict[str, Any]) -> tuple[int, int]:
+def repeat(text: list[int], told: Json) -> tuple[int, int]:
     """The token after the longest repeat of a text's end, and its length."""
     end, best = len(text) - 1, (0, 0)
     for place in range(end - 1, max(end - told["recall"], 0) - 1, -1):

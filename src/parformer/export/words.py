@@ -9,6 +9,7 @@ from parformer.data.characters import Characters, UsedBytes
 from parformer.data.tokenizer import SPECIAL, Tokenizer
 from parformer.data.words import Words
 from parformer.errors import ConfigError, need
+from parformer.store.files import Json
 
 NAMES = {
     "pad": "pad_token",
@@ -73,9 +74,9 @@ def byte_letters() -> dict[int, str]:
     }
 
 
-def settings(tokenizer: Tokenizer, longest: int) -> dict[str, Any]:
+def settings(tokenizer: Tokenizer, longest: int) -> Json:
     """`tokenizer_config.json`."""
-    told: dict[str, Any] = {
+    told: Json = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "add_prefix_space": False,

@@ -214,6 +214,23 @@ def _standing(name: str, shape: torch.Size, piece: Tensor) -> Tensor:
     return piece.repeat(-(-count // len(piece)))[:count].view(shape)
 
 
+def count_memory(
+    readers: Mapping[str, Reader], say: Preparing
+) -> tuple[dict[str, PeakMemory], set[str]]:
+    """Bytes at the worst moment of every step, and which steps are long."""
+    memories: dict[str, PeakMemory] = {}
+    long: set[str] = set()
+    for i, (name, reader) in enumerate(readers.items()):
+        say(f"counting the memory of {name}", 0.4 + 0.1 * i / len(readers))
+        began = time.perf_counter()
+        reader()
+        first = time.perf_counter() - began
+        memories[name] = peak_memory(reader, resident=list(reader.resident()))
+        if min(first, time.perf_counter() - began - first) > LONG:
+            long.add(name)
+    return memories, long
+
+
 def measure_models(
     configs: Mapping[str, ModelConfig],
     *,
@@ -250,16 +267,8 @@ def measure_models(
                 "here: that takes MKL, fp32 and at least 8 rows"
             )
         readers[name] = Reader(model, shape, seed=seed)
-    memories, long = {}, set()
     with pinned_threads(threads):
-        for i, (name, reader) in enumerate(readers.items()):
-            say(f"counting the memory of {name}", 0.4 + 0.1 * i / len(readers))
-            began = time.perf_counter()
-            reader()
-            first = time.perf_counter() - began
-            memories[name] = peak_memory(reader, resident=list(reader.resident()))
-            if min(first, time.perf_counter() - began - first) > LONG:
-                long.add(name)
+        memories, long = count_memory(readers, say)
     shape = next(iter(readers.values())).shape
     works: Mapping[str, Work] = readers
     if runtime is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
 
 from parformer.serve.jobs import Token
 from parformer.serve.wishes import Wish
+from parformer.store.files import Json
 
 
 @dataclass
@@ -39,18 +39,18 @@ class Answer:
             "total_tokens": prompt + written,
         }
 
-    def head(self, *, chunk: bool = False) -> dict[str, Any]:
+    def head(self, *, chunk: bool = False) -> Json:
         kind = "text_completion"
         if self.wish.chat:
             kind = "chat.completion.chunk" if chunk else "chat.completion"
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Json:
         choices = [self.choice(index, choice) for index, choice in enumerate(self.choices)]
         return self.head() | {"choices": choices, "usage": self.usage()}
 
-    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        told: dict[str, Any] = {"index": index, "finish_reason": choice.reason}
+    def choice(self, index: int, choice: Choice) -> Json:
+        told: Json = {"index": index, "finish_reason": choice.reason}
         told["logprobs"] = self.logprobs(choice.tokens)
         if self.wish.chat:
             return told | {"message": {"role": "assistant", "content": choice.text}}
@@ -58,9 +58,9 @@ class Answer:
 
     def chunk(
         self, index: int, text: str, tokens: tuple[Token, ...] = (), reason: str | None = None
-    ) -> dict[str, Any]:
+    ) -> Json:
         """A piece of a stream."""
-        told: dict[str, Any] = {"index": index, "finish_reason": reason}
+        told: Json = {"index": index, "finish_reason": reason}
         told["logprobs"] = self.logprobs(tokens) if tokens else None
         if self.wish.chat:
             told["delta"] = {"content": text} if text or reason is None else {}
@@ -68,17 +68,17 @@ class Answer:
             told["text"] = text
         return self.head(chunk=True) | {"choices": [told]}
 
-    def opening(self, index: int) -> dict[str, Any]:
+    def opening(self, index: int) -> Json:
         """The first piece of a conversation's answer says whose it is."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return self.head(chunk=True) | {"choices": [choice]}
 
-    def closing(self) -> dict[str, Any]:
+    def closing(self) -> Json:
         """What a stream cost, in a piece without choices."""
         return self.head(chunk=True) | {"choices": [], "usage": self.usage()}
 
-    def logprobs(self, tokens: list[Token] | tuple[Token, ...]) -> dict[str, Any] | None:
+    def logprobs(self, tokens: list[Token] | tuple[Token, ...]) -> Json | None:
         if self.wish.logprobs is None:
             return None
         if self.wish.chat:
@@ -92,15 +92,15 @@ class Answer:
         }
 
 
-def spoken(token: Token) -> dict[str, Any]:
+def spoken(token: Token) -> Json:
     """A token as conversations have it."""
     top = [with_bytes(text, logprob) for text, logprob in token.top]
     return with_bytes(token.text, token.logprob) | {"top_logprobs": top}
 
 
-def with_bytes(text: str, logprob: float | None) -> dict[str, Any]:
+def with_bytes(text: str, logprob: float | None) -> Json:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8"))}
 
 
-def model_card(name: str, created: int) -> dict[str, Any]:
+def model_card(name: str, created: int) -> Json:
     return {"id": name, "object": "model", "created": created, "owned_by": "parformer"}

@@ -18,12 +18,13 @@ from parformer.serve.page import PAGE, POLICY
 from parformer.serve.refusing import Refused, read_json
 from parformer.serve.services import Services
 from parformer.serve.wishes import Wish
+from parformer.store.files import Json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-Handler = Callable[[Services, dict[str, Any]], Awaitable[dict[str, Any]]]
+Handler = Callable[[Services, Json], Awaitable[Json]]
 
 
 def make_app(services: Services) -> App:
@@ -265,5 +266,5 @@ async def stream(
         cancel(jobs)
 
 
-def event(value: dict[str, Any]) -> str:
+def event(value: Json) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"

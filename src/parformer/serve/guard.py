@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 from parformer.serve.figures import Figures
 from parformer.serve.refusing import MAX_BODY, Refused
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = Message
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Refuse: TypeAlias = Callable[[Refused], App]
 
@@ -54,7 +55,7 @@ class Guard:
             return
         began, status = time.monotonic(), 499
 
-        async def noting(message: MutableMapping[str, Any]) -> None:
+        async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]

@@ -17,6 +17,7 @@ import math
 from typing import Any
 
 from parformer.fields import nearest
+from parformer.store.files import Json
 
 MAX_BODY = 2**22
 """Bytes of a request."""
@@ -33,7 +34,7 @@ class Refused(Exception):
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         told = {
@@ -45,7 +46,7 @@ class Refused(Exception):
         return {"error": told}
 
 
-def read_json(raw: bytes) -> dict[str, Any]:
+def read_json(raw: bytes) -> Json:
     """The object that a request holds."""
     try:
         value = json.loads(raw.decode("utf-8"), parse_constant=no_number)
@@ -71,7 +72,7 @@ def kind_of(value: object) -> str:
 class Body:
     """The fields of a request, which notes what was asked for."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: Json) -> None:
         self.values, self.known = values, set[str]()
 
     def take(self, name: str) -> Any:

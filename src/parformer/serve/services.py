@@ -23,6 +23,7 @@ from parformer.serve.engine import Engine
 from parformer.serve.figures import Figures
 from parformer.serve.refusing import Body, Refused, text_of
 from parformer.serve.wishes import PROMPT_LIMIT, Reader
+from parformer.store.files import Json
 
 MOST_TEXTS, LONGEST_TEXT = 128, 2**14
 MOST_BEAMS = 16
@@ -58,7 +59,7 @@ class Services:
             raise Refused("this model sees both sides and writes nothing on", status=404)
         return Reader(self.model, self.tokenizer, self.name, self.most)
 
-    def errand(self, path: str, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def errand(self, path: str, values: Json) -> Callable[[], Json]:
         """What the engine's thread has to do for a request, once that is understood."""
         return {
             "/v1/embeddings": self.embeddings,
@@ -68,20 +69,20 @@ class Services:
             "/detokenize": self.detokenize,
         }[path](values)
 
-    def tokenize(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def tokenize(self, values: Json) -> Callable[[], Json]:
         body = Body(values)
         given = body.take("text")
         text = text_of("text", body.take("content") if given is None else given)
         body.ignore("model")
         body.refuse_rest()
 
-        def work() -> dict[str, Any]:
+        def work() -> Json:
             tokens = self.tokenizer.encode(text)
             return {"tokens": tokens, "count": len(tokens)}
 
         return work
 
-    def detokenize(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def detokenize(self, values: Json) -> Callable[[], Json]:
         body = Body(values)
         given = body.take("tokens")
         if not isinstance(given, list) or len(given) > PROMPT_LIMIT:
@@ -92,7 +93,7 @@ class Services:
         body.refuse_rest()
         return lambda: {"text": self.tokenizer.decode(tokens)}
 
-    def predicted(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def predicted(self, values: Json) -> Callable[[], Json]:
         teller = self.teller
         if teller is None:
             raise Refused("this model was trained on no labels, so it predicts none", status=404)
@@ -111,13 +112,13 @@ class Services:
         for example in examples:
             refuse_misfit(teller, example)
 
-        def work() -> dict[str, Any]:
+        def work() -> Json:
             told = [one.to_dict() for one in teller.tell(examples)]
             return {"predictions": told, "model": self.name}
 
         return work
 
-    def translate(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def translate(self, values: Json) -> Callable[[], Json]:
         if self.model.encoder is None:
             raise Refused("this model has no encoder, so it translates nothing", status=404)
         from parformer.generate.sentences import translate_text
@@ -132,14 +133,14 @@ class Services:
         body.ignore("model")
         body.refuse_rest()
 
-        def work() -> dict[str, Any]:
-            how: dict[str, Any] = {"beam": beam, "length_penalty": penalty}
+        def work() -> Json:
+            how: Json = {"beam": beam, "length_penalty": penalty}
             found = translate_text(self.model, self.tokenizer, texts, **how)
             return {"translations": [{"text": text} for text in found], "model": self.name}
 
         return work
 
-    def embeddings(self, values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def embeddings(self, values: Json) -> Callable[[], Json]:
         """Means over the tokens of what an encoder gives, of length one."""
         config = self.model.config
         if config.causal:
@@ -155,7 +156,7 @@ class Services:
         body.ignore("user")
         body.refuse_rest()
 
-        def work() -> dict[str, Any]:
+        def work() -> Json:
             vectors_bd = embed(self.model, rows)
             data = [
                 {"object": "embedding", "index": n, "embedding": written(vector_d, kind)}

@@ -9,6 +9,7 @@ from parformer.data.tokenizer import Tokenizer
 from parformer.generate.writing import Sampling
 from parformer.model import Model
 from parformer.serve.refusing import Body, Refused, kind_of, text_of
+from parformer.store.files import Json
 
 MOST_CHOICES = 16
 MOST_PROMPTS = 64
@@ -61,7 +62,7 @@ class Reader:
     def __init__(self, model: Model, tokenizer: Tokenizer, name: str, most: int) -> None:
         self.config, self.tokenizer, self.name, self.most = model.config, tokenizer, name, most
 
-    def completion(self, values: dict[str, Any]) -> Wish:
+    def completion(self, values: Json) -> Wish:
         body = Body(values)
         prompts = self.prompts(body.take("prompt"))
         logprobs = body.take("logprobs")
@@ -76,7 +77,7 @@ class Reader:
             raise Refused(f"best_of {best} is not supported beside n {wish.n}", param="best_of")
         return wish
 
-    def chat(self, values: dict[str, Any]) -> Wish:
+    def chat(self, values: Json) -> Wish:
         body = Body(values)
         prompt = self.fit(self.tokenizer.encode(plain_chat(body.take("messages"))), "messages")
         logprobs = None

@@ -95,9 +95,7 @@ def train(
         if before is not None:
             compare_machines(before.machine, workers, watch)
             tally, length = Tally(*before.tally), before.metrics_bytes
-        metrics = None
-        if workers.first:
-            metrics = stack.enter_context(closing(open_metrics(path, length, first, watch)))
+        metrics = open_metrics(path, length, first, watch, stack) if workers.first else None
         stop = stack.enter_context(stop_signals())
         journal = (make_journal or Journal)(session, prepared, path, metrics, tally, watch)
         journal.best = None if before is None else before.best
@@ -128,9 +126,11 @@ def train(
         return Outcome(ended, True, journal.finish(ended))
 
 
-def open_metrics(path: Path, length: int, step: int, watch: Watch) -> Metrics:
-    board = path / "tensorboard"
-    return Metrics(path / METRICS, length, tensorboard=board, step=step, notice=watch.notice)
+def open_metrics(path: Path, length: int, step: int, watch: Watch, stack: ExitStack) -> Metrics:
+    """The log of a run from a step on, until `stack` closes it."""
+    board, notice = path / "tensorboard", watch.notice
+    made = Metrics(path / METRICS, length, tensorboard=board, step=step, notice=notice)
+    return stack.enter_context(closing(made))
 
 
 def find_start(path: Path, keep: int, workers: Workers, watch: Watch) -> Checkpoint | None:
