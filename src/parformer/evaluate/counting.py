@@ -393,8 +393,7 @@ def _packed(data: bytes) -> int:
 
 def _last_bytes(train: Tokens, text: Text) -> bytes:
     """The end of train's text, made from no more tokens than it takes."""
-    parts: list[bytes] = []
-    end = len(train)
+    parts, end = list[bytes](), len(train)
     while end > 0 and sum(map(len, parts)) < XZ_TRAIN:
         parts.insert(0, text(train[max(end - CHUNK, 0) : end]))
         end -= CHUNK
