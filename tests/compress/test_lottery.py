@@ -12,6 +12,7 @@ import parformer as pf
 from parformer.compress.lottery import Lottery
 from parformer.errors import ConfigError
 from parformer.recipe import Recipe, read_recipe
+from parformer.train.checkpoint import in_order, read_checkpoint
 from parformer.train.job import train_model
 from parformer.train.shape import Shaping
 from parformer.weights import matrices
@@ -59,8 +60,10 @@ def test_weights_go_back_to_what_they_were(back: str, tmp_path: Path) -> None:
     }[back]()
     if back == "step":
         early = recipe.replaced({"train.checkpoint_every": 3})
-        outcome = train_model(early, tmp_path / "early", until=3)
-        assert outcome.step == 3
+        assert train_model(early, tmp_path / "early", until=3).step == 3
+        kept = read_checkpoint(in_order(tmp_path / "early" / "checkpoints")[-1])
+        for name, weight in begin.named_parameters():
+            assert torch.equal(weight, kept.weights[name])
     masks = lottery.masks(tmp_path / back / "round-0")
     by_hand = recipe.replaced({"compress.masks": str(masks)})
     begin.save(tmp_path / "begin", (ticket.run / "tokenizer.json").read_text("utf-8"))
