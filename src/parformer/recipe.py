@@ -191,6 +191,9 @@ class TrainConfig:
     """Steps from one checkpoint to the next; 0 means about once a minute."""
     keep: int = 2
     """Checkpoints to keep, two at least."""
+    average: int = 0
+    """The model in the end is the mean of so many checkpoints, from the last one back; 0 means the
+    last weights."""
 
     def __post_init__(self) -> None:
         fit_fields(self, "train.")
@@ -209,6 +212,7 @@ class TrainConfig:
             "frozen",
             "patience",
             "mask_most",
+            "average",
         ):
             need_at_least(f"train.{name}", getattr(self, name), 0)
         need_at_least("train.mem_len", self.mem_len, -1)
@@ -229,6 +233,11 @@ class TrainConfig:
                 raise ConfigError(
                     f"train.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
                 )
+        if self.average and self.patience:
+            raise ConfigError(
+                f"train.patience {self.patience} keeps the best weights and train.average "
+                f"{self.average} the mean of the last; give one of them"
+            )
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"train.layer_decay is a share above 0, got {self.layer_decay:g}")
         if self.layer_decay < 1 and self.optimizer == "muon":

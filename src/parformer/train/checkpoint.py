@@ -8,7 +8,7 @@ kept at least, so that a damaged one costs some steps and never the run.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,9 @@ class Checkpoint:
     """Plain values: where the metrics end, on what machine this was written, and so on."""
 
 
-def write_checkpoint(root: Path, checkpoint: Checkpoint, keep: int) -> Path:
+def write_checkpoint(
+    root: Path, checkpoint: Checkpoint, keep: int, spared: Collection[int] = ()
+) -> Path:
     """Add a checkpoint, then let the oldest go."""
     path = root / name_of(checkpoint.step)
     failpoint("checkpoint.before-write")
@@ -55,14 +57,15 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint, keep: int) -> Path:
         },
     )
     failpoint("checkpoint.before-rotation")
-    rotate(root, keep)
+    rotate(root, keep, spared)
     failpoint("checkpoint.after-rotation")
     return path
 
 
-def rotate(root: Path, keep: int) -> None:
-    """Let all go but the newest."""
-    for old in in_order(root)[:-keep]:
+def rotate(root: Path, keep: int, spared: Collection[int] = ()) -> None:
+    """Let all go but the newest, and those after the steps that are spared."""
+    names = set(map(name_of, spared))
+    for old in (path for path in in_order(root)[:-keep] if path.name not in names):
         # renamed first: what is half removed must not look like a checkpoint
         gone = old.with_name(f".{old.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)

@@ -28,6 +28,7 @@ from parformer.recipe import Recipe, TrainConfig
 from parformer.store.faults import failpoint
 from parformer.train import checkpoint as checkpoints
 from parformer.train import plateau
+from parformer.train.averaging import averaged_steps, mean_of_last
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
@@ -84,7 +85,7 @@ def train(
         return Outcome(done.steps, True, done)
     root = path / CHECKPOINTS
     with pinned_threads(config.threads or None), ExitStack() as stack:
-        start = find_start(path, config.keep, workers, watch)
+        start = find_start(path, config, workers, watch)
         before = None if start is None else Standing.from_dict(start.progress, "the checkpoint")
         if before is not None:
             refuse_other_vocabulary(before, prepared, path)
@@ -133,7 +134,9 @@ def open_metrics(path: Path, length: int, step: int, watch: Watch, stack: ExitSt
     return stack.enter_context(closing(made))
 
 
-def find_start(path: Path, keep: int, workers: Workers, watch: Watch) -> Checkpoint | None:
+def find_start(
+    path: Path, config: TrainConfig, workers: Workers, watch: Watch
+) -> Checkpoint | None:
     """The checkpoint to go on from, the same in every process; what a kill left is swept away."""
     root = path / CHECKPOINTS
     if not workers.first:
@@ -142,7 +145,7 @@ def find_start(path: Path, keep: int, workers: Workers, watch: Watch) -> Checkpo
     checkpoints.sweep(root)
     checkpoints.sweep(path, f"{MODEL}.")
     start = checkpoints.newest_checkpoint(root, watch.notice)
-    checkpoints.rotate(root, keep)
+    checkpoints.rotate(root, config.keep, averaged_steps(config))
     workers.share("" if start is None else checkpoints.name_of(start.step))
     return start
 
@@ -249,7 +252,8 @@ class Journal:
                     f"{how_to_go_on(root)}"
                 )
         if self.session.workers.first:
-            checkpoints.write_checkpoint(root, snapshot, self.config.keep)
+            spared = averaged_steps(self.config)
+            checkpoints.write_checkpoint(root, snapshot, self.config.keep, spared)
 
     def finish(self, steps: int) -> RunResult | None:
         """Save the model as it is to be used, and say how good it is."""
@@ -257,9 +261,10 @@ class Journal:
         if self.metrics is None:
             return None
         recipe = self.session.recipe
-        model = build_from(recipe.model, self.best_weights() or weights).to(
-            self.session.workers.device
-        )
+        better = self.best_weights()
+        if better is None:
+            better = mean_of_last(self.path / CHECKPOINTS, self.config, self.watch.notice)
+        model = build_from(recipe.model, better or weights).to(self.session.workers.device)
         failpoint("train.before-model")
         model.save(self.path / MODEL, self.prepared.tokenizer.to_json())
         failpoint("train.before-result")

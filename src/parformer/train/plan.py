@@ -28,6 +28,7 @@ from parformer.phases import phases_of
 from parformer.recipe import Recipe
 from parformer.tasks import find_task
 from parformer.tasks.base import train_length, training_shape
+from parformer.train.averaging import checkpoint_steps
 from parformer.train.distributed import Workers
 from parformer.train.session import Session
 
@@ -93,6 +94,8 @@ def decide(recipe: Recipe, tokens: Tokens, workers: Workers, notice: Notice) -> 
     if config.warmup_share:
         warmup = round(config.warmup_share * config.steps)
         recipe = recipe.replaced({"train.warmup": warmup})
+    if config.average > 1:
+        recipe = recipe.replaced({"train.checkpoint_every": checkpoint_steps(config)})
     if not config.evaluate_every:
         recipe = recipe.replaced({"train.evaluate_every": max(1, -(-config.steps // 10))})
     return recipe

@@ -146,7 +146,7 @@ def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe
             before, now = getattr(old, field.name), getattr(new, field.name)
             if before == now or not matters(name, now, asked, chosen):
                 continue
-            if name in FREE:
+            if name in FREE and not is_averaged(name, stored):
                 if name in chosen:
                     changes[name] = now
                 continue
@@ -157,12 +157,19 @@ def agree(stored: Recipe, asked: Recipe, chosen: set[str], path: Path) -> Recipe
     return stored.replaced(changes)
 
 
+def is_averaged(name: str, stored: Recipe) -> bool:
+    """Whether the model's weights depend on how often checkpoints are made."""
+    return name == "train.checkpoint_every" and stored.train.average > 1
+
+
 def matters(name: str, value: object, asked: Recipe, chosen: set[str]) -> bool:
     if name in OPEN and value == OPEN[name]:
         return False
     if name in ("model.vocab_size", "model.cutoffs", "model.labels", "model.pad"):
         return name in chosen
     train = asked.train
+    if is_averaged(name, asked) and not value:
+        return False  # found out with the number of steps
     left_open = train.time > 0 or train.epochs > 0 or bool(train.phases)
     if name == "train.warmup":
         return not (left_open or train.warmup_share > 0)

@@ -1,0 +1,200 @@
+"""How well do encoder-decoders of different blocks translate after equal time?
+
+    python benchmarks/translating.py --folder FOLDER --data MULTI30K --minutes 7
+    python benchmarks/translating.py --folder FOLDER --data MULTI30K --minutes 20 --only transformer
+    python benchmarks/translating.py --folder FOLDER --write
+
+MULTI30K holds train, val and test_2016_flickr in .de and .en. The first two train whatever is
+missing, by the clock, one after the other, and score it on test2016 in small letters with beam 5;
+the third writes docs/experiments/translation.md from what there is. `--only` takes some models,
+`--seed` another seed, `--set` changes a field for a trial, whose `--name` keeps it apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import parformer as pf
+from parformer.costs import cost
+from parformer.measure.device import describe_device
+from parformer.records import Record
+from parformer.train.run import read_run
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "translation.md"
+PAIR = "de-en"
+TRANSFORMER, LITE, SRUPP = (
+    f"{name}-pocket-translation" for name in ("transformer", "lite", "srupp")
+)
+MODELS: dict[str, tuple[str, str]] = {
+    "transformer": (TRANSFORMER, ""),
+    "par": (TRANSFORMER, "(sff)x2 f | scf cff cf"),
+    "lite": (LITE, ""),
+    "srupp": (SRUPP, ""),
+    "srupp-k2": (SRUPP, "(ra)x2 | (ra[source])x2"),
+    "synthesizer-dense": (TRANSFORMER, "(y[dense]f)x3 | (y[dense]cf)x3"),
+    "synthesizer-random": (TRANSFORMER, "(y[random+vanilla]f)x3 | (y[random+vanilla]cf)x3"),
+}
+"""Each model's recipe, and its pattern where that is another one."""
+SAMPLES = (0, 111, 222, 333)
+"""Lines of the test split that are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Record):
+    """What came of a training."""
+
+    model: str
+    seed: int
+    minutes: float
+    """Asked for."""
+    seconds: float
+    """Taken, the last validation and the test's translation included."""
+    steps: int
+    pattern: str
+    parameters: int
+    precision: str
+    bleu: float
+    low: float
+    high: float
+    chrf: float
+    loss: float
+    signature: str
+    samples: tuple[tuple[str, str, str], ...]
+    """Sources, references, and what the model makes of them."""
+
+
+def train_one(given: argparse.Namespace, model: str) -> Trained:
+    preset, pattern = MODELS[model]
+    name = "-".join(filter(None, (model, given.name, f"{given.minutes:g}m", str(given.seed))))
+    file = given.folder / f"{name}.json"
+    if file.is_file():
+        return Trained.from_dict(json.loads(file.read_text("utf-8")), str(file))
+    run, changes = given.folder / name, ["data.lower=true", *given.changes]
+    began = time.monotonic()
+    pf.train(
+        model=preset, data=str(given.data), pair=PAIR, task="translate", pattern=pattern,
+        time=60 * given.minutes, seed=given.seed, run=run, changes=tuple(changes), beside=False,
+    )  # fmt: skip
+    seconds = time.monotonic() - began
+    found = pf.evaluate(model=run, split=given.split)
+    told, recipe = found.to_dict(), read_run(run)
+    made = Trained(
+        model=model,
+        seed=given.seed,
+        minutes=given.minutes,
+        seconds=round(seconds, 1),
+        steps=recipe.train.steps,
+        pattern=str(recipe.model.pattern),
+        parameters=cost(recipe.model).parameters,
+        precision=recipe.train.precision,
+        samples=tuple(samples(run, given.data)),
+        **{key: told[key] for key in ("bleu", "low", "high", "chrf", "loss", "signature")},  # type: ignore[arg-type]
+    )
+    file.write_text(json.dumps(made.to_dict(), indent=1, ensure_ascii=False), "utf-8")
+    return made
+
+
+def samples(run: Path, data: Path) -> Iterator[tuple[str, str, str]]:
+    """Some sentences of the test split, before anybody looked at them."""
+    from parformer.data.pairs import Filters, find_pairs
+
+    corpus = find_pairs(str(data), PAIR, Filters(lower=True))
+    lines = b"".join(corpus.chunks("test")).decode().splitlines()
+    rows = [lines[n].split("\t") for n in SAMPLES if n < len(lines)]
+    written = pf.generate(model=run, sources=tuple(source for source, _ in rows))
+    for (source, reference), one in zip(rows, written, strict=True):
+        yield source, reference, one.text
+
+
+def known(folder: Path) -> list[Trained]:
+    files = sorted(folder.glob("*.json"))
+    return [Trained.from_dict(json.loads(file.read_text("utf-8")), str(file)) for file in files]
+
+
+def table(every: list[Trained]) -> Iterator[str]:
+    """A row per model and time; means where there are several seeds."""
+    heads = ["model", "pattern", "parameters", "minutes", "updates", "BLEU", "95%", "chrF", "loss"]
+    yield f"| {' | '.join(heads)} |"
+    yield f"|---|---|{'---:|' * (len(heads) - 2)}"
+    groups: dict[tuple[float, str], list[Trained]] = {}
+    for one in every:
+        groups.setdefault((one.minutes, one.model), []).append(one)
+
+    def best_first(key: tuple[float, str]) -> tuple[float, float]:
+        return -key[0], -statistics.mean(one.bleu for one in groups[key])
+
+    for key in sorted(groups, key=best_first):
+        some, first = groups[key], groups[key][0]
+        bleu = " / ".join(f"{one.bleu:.1f}" for one in some)
+        low, high = min(one.low for one in some), max(one.high for one in some)
+        updates = " / ".join(f"{one.steps:,}" for one in some)
+        yield (
+            f"| {first.model} | `{first.pattern}` | {first.parameters:,} | {first.minutes:g} | "
+            f"{updates} | {bleu} | {low:.1f} … {high:.1f} | "
+            f"{statistics.mean(one.chrf for one in some):.1f} | "
+            f"{statistics.mean(one.loss for one in some):.3f} |"
+        )
+
+
+def page(every: list[Trained]) -> str:
+    lines = [*table(every), "", f"BLEU is sacreBLEU's, {every[0].signature}.", ""]
+    best = max(every, key=lambda one: one.bleu)
+    lines += [
+        f"Lines {', '.join(str(n + 1) for n in SAMPLES)} of the test by the best of them:",
+        "",
+    ]
+    lines += ["| source | reference | model |", "|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in best.samples]
+    device = describe_device(2)
+    lines += ["", f"{device.cpu}, {device.threads} threads, torch {device.torch}, {date.today()}."]
+    return "\n".join(lines)
+
+
+def into_document(document: Path, name: str, body: str) -> None:
+    """Put a table between the marks that a document has for it."""
+    text = document.read_text("utf-8")
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"{document} has no {start} … {end}")
+    document.write_text(f"{before}{start}\n{body}\n{end}{after}", "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="where runs are kept")
+    parser.add_argument("--data", type=Path, help="Multi30k's files")
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--minutes", type=float, default=7.0, help="of each training")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--split", default="test", help="to score; valid for trials")
+    parser.add_argument("--name", default="", help="of a trial")
+    parser.add_argument("--set", dest="changes", action="append", default=[])
+    parser.add_argument("--write", action="store_true", help="write the document")
+    given = parser.parse_args()
+    if given.write:
+        into_document(DOCUMENT, "translation", page(known(given.folder)))
+        return
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for model in given.only:
+        one = train_one(given, model)
+        print(
+            f"{one.model} {given.name}: BLEU {one.bleu:.1f} ({one.low:.1f} … {one.high:.1f}), loss "
+            f"{one.loss:.3f}, {one.steps:,} updates in {one.seconds:.0f} s, {one.parameters:,} "
+            "parameters",
+            flush=True,
+        )
+        for row in one.samples:
+            print("  " + "  |  ".join(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
