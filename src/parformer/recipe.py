@@ -50,6 +50,9 @@ class DataConfig:
     """Pairs are left out of train with so many times more words on one side; 0 keeps all."""
     lower: bool = False
     """Pairs are read in small letters."""
+    source_words: int = 0
+    """Words of a source that are read, from its beginning, such as 400 of an article; 0 means
+    all."""
     texts: tuple[str, ...] = ()
     """Columns of labelled data that hold a text, one or two; without names the usual ones."""
     label: str = ""
@@ -73,6 +76,7 @@ class DataConfig:
         need_at_least("data.vocab_size", self.vocab_size, 0)
         need_at_least("data.min_count", self.min_count, 0)
         need_at_least("data.longest", self.longest, 0)
+        need_at_least("data.source_words", self.source_words, 0)
         need_at_least("data.stride", self.stride, 0)
         if len(self.texts) > 2:
             raise ConfigError(f"data.texts are one or two columns, got {len(self.texts)}")
@@ -94,8 +98,8 @@ class TrainConfig:
     """Decides the first weights, the order of the text and what dropout drops."""
 
     task: str = "auto"
-    """What is learned: language, masked, pretrain, translate, classify, score, choice, span, or a
-    benchmark such as sst2; auto asks the model."""
+    """What is learned: language, masked, pretrain, translate, summarise, classify, score, choice,
+    span, or a benchmark such as sst2; auto asks the model."""
     start: str = ""
     """A run, a model folder or a Hugging Face folder whose weights are the first ones."""
     start_identity: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from parformer.cli.beside import in_a_line, verdict
 from parformer.cli.console import make_console, print_json
@@ -12,18 +13,26 @@ from parformer.cli.screen import Screen
 from parformer.evaluate.labels import LabelScore
 from parformer.evaluate.perplexity import Score
 from parformer.evaluate.request import Evaluated, EvaluateRequest, evaluate
+from parformer.evaluate.summaries import Rouge
 from parformer.evaluate.translation import TranslationScore
 from parformer.evaluate.untrained import TaskScores
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from parformer.evaluate.against import Against
 
 EXAMPLES = """\
   parformer evaluate first
   parformer evaluate first --split valid --tgt-len 64 --mem-len 640 --clamp-len 400
+  parformer evaluate first second                     # is the second better, or is it chance?
   parformer evaluate first --corpus other.txt --split train --json
   parformer evaluate first --tasks piqa,hellaswag --shots 1 --from tasks"""
 
 OWN = "the model's"
 FLAGS = {
     "model": Flag(name="RUN"),
+    "against": Flag(name="OTHER"),
     "corpus": Flag(metavar="NAME|PATH", default="the run's"),
     "local": Flag(name="--from", metavar="PATH"),
     "tasks": Flag(metavar="NAMES"),
@@ -50,6 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(found.to_dict())
     else:
         show(found)
+        if found.against is not None:
+            show_against(found.against)
 
 
 def show(found: Evaluated) -> None:
@@ -125,10 +136,48 @@ def show_translation(found: Evaluated, score: TranslationScore) -> None:
         Text(f"{found.split} of {found.corpus}, {common.sentences:,} pairs ({found.tokenizer})")
     )
     table = Table(show_header=False, box=None)
-    sure = "" if common.low is None else f"  95% {common.low:.2f} … {common.high:.2f}"
-    table.add_row("BLEU", f"{common.bleu:.2f}{sure}", style="bold")
-    table.add_row("chrF", f"{common.chrf:.2f}")
+    if isinstance(common, Rouge):
+        add_rouge(table, common)
+    else:
+        sure = "" if common.low is None else f"  95% {common.low:.2f} … {common.high:.2f}"
+        table.add_row("BLEU", f"{common.bleu:.2f}{sure}", style="bold")
+        table.add_row("chrF", f"{common.chrf:.2f}")
     table.add_row("loss", f"{score.loss:.4f} nats per token")
     console.print(table)
+    if isinstance(common, Rouge):
+        console.print(Text(f"ROUGE {common.signature}"), soft_wrap=True)
+        return
     console.print(Text(f"BLEU {common.signature}"), soft_wrap=True)
     console.print(Text(f"chrF {common.chrf_signature}"), soft_wrap=True)
+
+
+def add_rouge(table: Table, common: Rouge) -> None:
+    """ROUGE-1, 2 and L of the model and of the beginnings of its sources."""
+    rows = {
+        "ROUGE-1, 2, L": (common.rouge1, common.rouge2, common.rougeL),
+        "first sentence": tuple(common.first_sentence.to_dict().values()),
+        f"first {common.words} words": tuple(common.first_words.to_dict().values()),
+    }
+    for name, values in rows.items():
+        told = "  ".join(f"{value:.2f}" for value in values)
+        table.add_row(name, told, style="bold" if name.startswith("ROUGE") else "")
+
+
+def show_against(found: Against) -> None:
+    """Both models' figures, and whether chance alone would make them differ so."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    for name in ("", "first", "second", "difference", "p", ""):
+        table.add_column(name, justify="right" if name else "left")
+    for one in found.differences:
+        sure = "" if one.low is None else f" ({one.low:+.3f} … {one.high:+.3f})"
+        figures = (f"{one.first:.3f}", f"{one.second:.3f}", f"{one.difference:+.3f}{sure}")
+        table.add_row(one.measure, *figures, f"{one.p:.3f}", one.verdict)
+    console = make_console()
+    console.print()
+    told = f"second: {found.model}, on the same {found.count:,} {found.unit}"
+    console.print(Text(told), soft_wrap=True)
+    console.print(table)
+    console.print(f"p: how often another choice of {found.unit} makes such a difference by chance")

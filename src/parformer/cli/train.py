@@ -92,6 +92,10 @@ def farewell(result: TrainResult) -> None:
             told = score.values
             console.print(f"{split:<6} BLEU {told['bleu']:.1f}, chrF {told['chrf']:.1f}")
             console.print(f"       {told['signature']}", soft_wrap=True)
+        if "rouge1" in score.values:
+            told = score.values
+            kinds = ", ".join(f"{told[kind]:.1f}" for kind in ("rouge1", "rouge2", "rougeL"))
+            console.print(f"{split:<6} ROUGE-1, 2, L {kinds}")
     if told := {s: one.values["metrics"] for s, one in scores.items() if "metrics" in one.values}:
         for split, metrics in told.items():
             console.print(f"{split:<6} {labels.in_words(metrics)}")  # type: ignore[arg-type]

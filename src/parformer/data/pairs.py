@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class Filters:
     """One side has at most so many times the words of the other; 0 means any."""
     lower: bool = False
     """Everything in small letters."""
+    source_words: int = 0
+    """Words of a source that are read, from its beginning; 0 means all."""
 
     def fault(self, source: str, target: str) -> str:
         """Why a pair is left out; empty if it stays."""
@@ -75,7 +77,7 @@ def find_pairs(source: str, pair: str, filters: Filters) -> Corpus:
     out: Counter[str] = Counter()
     for split in SPLITS:
         if split in found:
-            kept = filters if split == "train" else Filters(lower=filters.lower)
+            kept = filters if split == "train" else replace(filters, longest=0, ratio=0.0)
             text, dropped = read_lines(found[split], f"{split} of {source!r}", kept)
             if dropped and split != "train":
                 raise CorpusError(
@@ -98,13 +100,18 @@ def read_lines(pairs: Iterable[Pair], where: str, filters: Filters) -> tuple[byt
     """Pairs as lines with a tab between, and how many were left out for which reason."""
     lines, out = [], Counter[str]()
     for source, target in pairs:
-        source, target = " ".join(source.split()), " ".join(target.split())
+        source, target = first_words(source, filters.source_words), " ".join(target.split())
         if fault := filters.fault(source, target):
             out[fault] += 1
             continue
         line = f"{source}\t{target}\n"
         lines.append(line.lower() if filters.lower else line)
     return "".join(lines).encode(), dict(out)
+
+
+def first_words(text: str, count: int) -> str:
+    """So many words of a text, or all for 0, with single blanks between them."""
+    return " ".join(text.split()[: count or None])
 
 
 def folder_pairs(root: Path, names: Sequence[str]) -> dict[str, list[Pair]]:
@@ -174,6 +181,10 @@ def json_pair(line: str, names: Sequence[str], where: str) -> Pair:
     if isinstance(values, Mapping) and isinstance(values.get("translation"), Mapping):
         values = values["translation"]
     texts = [values.get(name) if isinstance(values, Mapping) else None for name in names]
+    if isinstance(texts[0], list):  # sentences
+        texts[0] = " ".join(map(str, texts[0]))
+    if isinstance(texts[1], list) and texts[1]:  # several references
+        texts[1] = texts[1][0]
     found = [text for text in texts if isinstance(text, str)]
     if len(found) < 2:
         raise CorpusError(f"{where} has no texts {names[0]!r} and {names[1]!r}")

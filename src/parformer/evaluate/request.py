@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,11 @@ from parformer.store.files import Json
 from parformer.verbs import requested
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from parformer.data.tokens import Prepared, Split
+    from parformer.evaluate.against import Against
     from parformer.evaluate.counting import References
     from parformer.evaluate.labels import LabelScore
     from parformer.evaluate.perplexity import Score
@@ -33,6 +38,8 @@ class EvaluateRequest:
 
     model: Path
     """Folder of a run or of a model."""
+    against: Path | None = None
+    """Another one, to tell whether it is better on the same text or whether that is chance."""
     corpus: str = ""
     """Text to read."""
     local: str = ""
@@ -97,20 +104,43 @@ class Evaluated:
     same_length: bool
     beside: References | None
     """What counting reaches, if asked for."""
+    vocabulary: str = ""
+    """SHA-256 of the tokenizer, where losses are per token."""
+    stretches: NDArray[np.float64] | None = None
+    """Mean losses of stretches of the text, where two models are compared."""
+    against: Against | None = None
+    """How the other model compares, if there is one."""
 
     def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         names = ("corpus", "identity", "split", "tgt_len", *LENGTHS)
         beside = {} if self.beside is None else {"beside": self.beside.to_dict()}
-        return self.score.to_dict() | {name: getattr(self, name) for name in names} | beside
+        against = {} if self.against is None else {"against": self.against.to_dict()}
+        told = {name: getattr(self, name) for name in names}
+        return self.score.to_dict() | told | beside | against
 
 
 def evaluate(
     request: EvaluateRequest | None = None, *, watch: Listener = nobody, **given: Any
 ) -> Evaluated:
-    """How well a trained model predicts a text."""
+    """How well a trained model predicts a text, and whether another one does it better."""
     asked, preparing = requested(EvaluateRequest, request, given), Watch(watch).preparing
+    from parformer.evaluate.against import compared
+
+    found = evaluated(asked, preparing)
+    if asked.against is None:
+        return found
+    other = evaluated(replace(asked, model=asked.against, beside=False), preparing)
+    same = (found.identity, found.vocabulary) == (other.identity, other.vocabulary)
+    losses = (found.stretches, other.stretches) if same else None
+    told = compared(str(asked.against), found.score, other.score, losses)
+    return replace(found, against=told)
+
+
+def evaluated(asked: EvaluateRequest, preparing: Preparing) -> Evaluated:
+    """How good one model is."""
     from parformer.evaluate import perplexity
+    from parformer.evaluate.stretches import Stretches
     from parformer.measure.device import find_device
     from parformer.model import load
     from parformer.train.run import open_run
@@ -134,6 +164,7 @@ def evaluate(
     if model.encoder is not None:
         return translations(asked, opened, model, prepared)
     text, kind = prepared.splits[asked.split], prepared.tokenizer.kind
+    kept = Stretches()
     score = perplexity.evaluate(
         model,
         text.tokens,
@@ -144,6 +175,7 @@ def evaluate(
         characters=text.bytes if prepared.tokenizer.made_of == "bytes" else text.characters,
         words=text.words if prepared.tokenizer.made_of == "words" else 0,
         progress=lambda share: preparing("evaluating", share),
+        each=None if asked.against is None else kept.keep,
     )
     beside = None
     if asked.beside and model.config.causal and asked.split != "train":
@@ -162,6 +194,8 @@ def evaluate(
         clamp_len=config.clamp_len,
         same_length=config.same_length,
         beside=beside,
+        stretches=None if asked.against is None else kept.means(),
+        vocabulary=sha256(prepared.tokenizer.to_json().encode()).hexdigest(),
     )
 
 
@@ -281,6 +315,7 @@ def translations(
 ) -> Evaluated:
     """The loss of references, and BLEU and chrF of what the model makes of their sources."""
     from parformer.evaluate.translation import TranslationScore
+    from parformer.tasks import find_task
     from parformer.tasks.translate import Translate, within
 
     if opened.recipe is None:
@@ -288,13 +323,15 @@ def translations(
             f"{str(opened.folder)!r} belongs to no run, which would say what its pairs are; name "
             "the run"
         )
-    task, limit = Translate(opened.recipe), asked.tokens or 0
+    task, limit = find_task(opened.recipe), asked.tokens or 0
+    assert isinstance(task, Translate)
     found = task.reference_loss(model, prepared, asked.split, limit)
     pairs = within(task.pairs(prepared.splits[asked.split].tokens), limit)
     search = {"beam": asked.beam, "length_penalty": asked.length_penalty}
-    common = task.overlap(model, prepared, pairs, bootstrap=True, **search)
+    texts = task.written(model, prepared, pairs, **search)
+    common = task.judged(texts, bootstrap=True)
     return Evaluated(
-        score=TranslationScore(found.loss, found.tokens, common),
+        score=TranslationScore(found.loss, found.tokens, common, texts),
         corpus=prepared.corpus,
         identity=prepared.identity,
         tokenizer=prepared.tokenizer.kind,

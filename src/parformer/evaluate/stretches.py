@@ -14,17 +14,27 @@ SEGMENT = 512
 """Tokens of a stretch of validation text whose mean loss counts as one observation."""
 
 
+class Stretches:
+    """Losses as an evaluation tells them, place by place."""
+
+    def __init__(self) -> None:
+        self.places: list[NDArray[np.int64]] = []
+        self.losses: list[NDArray[np.float64]] = []
+
+    def keep(self, where: NDArray[np.int64], what: NDArray[np.float64]) -> None:
+        self.places.append(where)
+        self.losses.append(what)
+
+    def means(self) -> NDArray[np.float64]:
+        """The mean of every stretch."""
+        return segment_means(self.places, self.losses, SEGMENT)
+
+
 def stretch_losses(model: Model, tokens: Tokens) -> NDArray[np.float64]:
     """The mean losses of a model on the stretches of a text."""
-    places: list[NDArray[np.int64]] = []
-    losses: list[NDArray[np.float64]] = []
-
-    def keep(where: NDArray[np.int64], what: NDArray[np.float64]) -> None:
-        places.append(where)
-        losses.append(what)
-
-    evaluate(model, tokens, batch=8, each=keep)
-    return segment_means(places, losses, SEGMENT)
+    kept = Stretches()
+    evaluate(model, tokens, batch=8, each=kept.keep)
+    return kept.means()
 
 
 def segment_means(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from parformer.errors import ConfigError, MissingExtra, need
 from parformer.evaluate.perplexity import exp, finite_or_none
+from parformer.evaluate.summaries import Rouge
 from parformer.records import Record
 
 RESAMPLES = 1000
@@ -35,14 +36,24 @@ class Overlap(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Texts:
+    """What was read, what was to be written for it, and what a model wrote."""
+
+    sources: tuple[str, ...]
+    references: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TranslationScore:
     """How well a model predicts references, and translates by itself."""
 
     loss: float
     """Nats per token of the references, without smoothing."""
     tokens: int
-    overlap: Overlap | None = None
+    overlap: Overlap | Rouge | None = None
     """None where nothing was translated."""
+    texts: Texts | None = None
 
     kind = "translation"
 
@@ -85,10 +96,10 @@ def overlap(
     )
 
 
-def has_metrics() -> bool:
-    """Whether sacreBLEU is installed."""
+def has_metrics(package: str = "sacrebleu") -> bool:
+    """Whether whoever counts is installed."""
     try:
-        need("sacrebleu", extra="translate")
+        need(package, extra="translate")
     except MissingExtra:
         return False
     return True

@@ -14,9 +14,9 @@ from parformer.store.files import reason, replace_file
 from parformer.verbs import requested
 
 if TYPE_CHECKING:
-    from parformer.data.tokenizers import Tokenizer
     from parformer.generate.writing import Sampling
     from parformer.model import Model
+    from parformer.train.run import Opened
 
 ONE_THREAD = 20_000_000
 """FLOPs of a step below which one thread writes as fast as two, and beside other work much faster
@@ -113,7 +113,7 @@ def generate(
     opened = open_run(Path(asked.model))
     model = load(opened.folder, device=find_device(asked.device))
     if model.encoder is not None or asked.reads_source:
-        return translated(asked, model, opened.need_tokenizer(), sampling)
+        return translated(asked, model, opened, sampling)
     small = cost(model.config, tgt_len=1).flops_cached * len(asked.prompts) < ONE_THREAD
     with pinned_threads(1 if small else None):
         texts = generate_text(
@@ -131,7 +131,7 @@ def generate(
 
 
 def translated(
-    asked: GenerateRequest, model: Model, tokenizer: Tokenizer, sampling: Sampling
+    asked: GenerateRequest, model: Model, opened: Opened, sampling: Sampling
 ) -> tuple[Written, ...]:
     """What a model with an encoder makes of its sources."""
     from parformer.generate.sentences import translate_text
@@ -150,10 +150,21 @@ def translated(
     drawn = asked.temperature is not None or asked.top_k or asked.top_p < 1
     if asked.greedy or drawn:
         how |= {"sampling": sampling, "seed": asked.seed}
-    texts = translate_text(model, tokenizer, sources, **how)
+    texts = translate_text(model, opened.need_tokenizer(), as_trained(sources, opened), **how)
     if asked.output is not None:
         replace_file(Path(asked.output), "".join(f"{text}\n" for text in texts))
     return tuple(map(Written, sources, texts))
+
+
+def as_trained(sources: tuple[str, ...], opened: Opened) -> tuple[str, ...]:
+    """Sources as the model knows them: in small letters, and no longer than it was to read."""
+    from parformer.data.pairs import first_words
+
+    if opened.recipe is None:
+        return sources
+    data = opened.recipe.data
+    cut = tuple(first_words(source, data.source_words) for source in sources)
+    return tuple(source.lower() for source in cut) if data.lower else cut
 
 
 def read_sources(file: Path) -> tuple[str, ...]:

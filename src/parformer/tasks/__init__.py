@@ -7,6 +7,7 @@ from parformer.tasks.language import Language
 from parformer.tasks.masked import Masked
 from parformer.tasks.pretrain import Pretrain
 from parformer.tasks.span import Span
+from parformer.tasks.summarise import Summarise
 from parformer.tasks.translate import Translate
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Pretrain",
     "Scores",
     "Span",
+    "Summarise",
     "Task",
     "Translate",
     "find_task",

@@ -19,7 +19,14 @@ from parformer.data.tokens import Prepared
 from parformer.embedding import IGNORE
 from parformer.errors import ConfigError, CorpusError
 from parformer.evaluate.perplexity import at_rest
-from parformer.evaluate.translation import Overlap, TranslationScore, has_metrics, overlap
+from parformer.evaluate.summaries import Rouge
+from parformer.evaluate.translation import (
+    Overlap,
+    Texts,
+    TranslationScore,
+    has_metrics,
+    overlap,
+)
 from parformer.generate.sentences import translate_all
 from parformer.model import Model
 from parformer.recipe import Recipe
@@ -35,19 +42,21 @@ class Translate(Task):
     """Pairs of about one length, the decoder told what stands before each token."""
 
     steady = False
+    judge = "sacrebleu"
+    """The package that counts what texts have in common."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
         config = recipe.model
         if config.source is None:
             raise ConfigError(
-                "train.task 'translate' needs a model with an encoder, and "
+                f"train.task {self.name!r} needs a model with an encoder, and "
                 f"{str(config.pattern)!r} has none; take one such as lite-pocket-translation"
             )
         if not recipe.data.pair:
             raise ConfigError(
-                "train.task 'translate' needs to know which texts are a pair; give --pair, such as "
-                "de-en"
+                f"train.task {self.name!r} needs to know which texts are a pair; give --pair, such "
+                "as de-en"
             )
         if recipe.train.accumulate > 1:
             raise ConfigError(
@@ -98,11 +107,11 @@ class Translate(Task):
     def score(self, model: Model, prepared: Prepared, split: str, limit: int) -> TranslationScore:
         """The references' loss; of the test, BLEU too where sacreBLEU is at hand."""
         found = self.reference_loss(model, prepared, split, limit)
-        if split != "test" or not has_metrics():
+        if split != "test" or not has_metrics(self.judge):
             return found
-        pairs = self.pairs(prepared.splits[split].tokens)
-        common = self.overlap(model, prepared, within(pairs, limit))
-        return TranslationScore(found.loss, found.tokens, common)
+        pairs = within(self.pairs(prepared.splits[split].tokens), limit)
+        texts = self.written(model, prepared, pairs)
+        return TranslationScore(found.loss, found.tokens, self.judged(texts), texts)
 
     def reference_loss(
         self, model: Model, prepared: Prepared, split: str, limit: int
@@ -118,16 +127,19 @@ class Translate(Task):
                 count += int((batch.targets != IGNORE).sum())
         return TranslationScore(total / count, count)
 
-    def overlap(
-        self, model: Model, prepared: Prepared, pairs: list[Row], *, bootstrap: bool = False,
-        **search: Any,
-    ) -> Overlap:  # fmt: skip
-        """BLEU and chrF of what the model makes of some sources."""
-        tokenizer = prepared.tokenizer
+    def written(self, model: Model, prepared: Prepared, pairs: list[Row], **search: Any) -> Texts:
+        """What the model makes of some sources, beside what was wanted."""
+        decode = prepared.tokenizer.decode
         sources = [source.tolist() for source, _ in pairs]
-        texts = [tokenizer.decode(found) for found in translate_all(model, sources, **search)]
-        references = [tokenizer.decode(target.tolist()) for _, target in pairs]
-        return overlap(texts, references, bootstrap=bootstrap)
+        return Texts(
+            sources=tuple(map(decode, sources)),
+            references=tuple(decode(target.tolist()) for _, target in pairs),
+            written=tuple(map(decode, translate_all(model, sources, **search))),
+        )
+
+    def judged(self, texts: Texts, *, bootstrap: bool = False) -> Overlap | Rouge:
+        """How much of the references was written."""
+        return overlap(texts.written, texts.references, bootstrap=bootstrap)
 
 
 def logits_of(model: Model, batch: Batch) -> Tensor:

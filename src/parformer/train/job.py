@@ -230,7 +230,12 @@ def refuse_other_text(data: DataConfig, identity: str, path: Path) -> None:
 def corpus_of(data: DataConfig, progress: Preparing) -> Corpus:
     """The text that a recipe names, or its pairs."""
     if data.pair:
-        filters = Filters(longest=data.longest, ratio=data.ratio, lower=data.lower)
+        filters = Filters(
+            longest=data.longest,
+            ratio=data.ratio,
+            lower=data.lower,
+            source_words=data.source_words,
+        )
         return find_pairs(data.corpus, data.pair, filters)
     local = data.local or None
     return find_corpus(data.corpus, local=local, progress=progress, identity=data.identity)

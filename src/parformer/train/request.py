@@ -42,8 +42,8 @@ class TrainRequest:
     pair: str = ""
     """Source and target, such as de-en."""
     task: str = ""
-    """What is learned: language, masked, pretrain, translate, classify, score, choice, span, or a
-    benchmark such as sst2."""
+    """What is learned: language, masked, pretrain, translate, summarise, classify, score, choice,
+    span, or a benchmark such as sst2."""
     local: str = ""
     """A local copy of a published corpus."""
     tokenizer: str = ""
