@@ -231,6 +231,23 @@ def test_the_loss_and_its_gradient(compiled: None, tokens: int, words: int, spre
 
 
 @needs_compiler
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_smoothing_and_places_without_a_target(compiled: None, smoothing: float) -> None:
+    logits_nv = (3 * noise(9, 37, dtype=torch.float32)).requires_grad_()
+    targets_n = torch.tensor([1, -100, 36, 0, -100, 5, 5, 7, 8])
+    weights_n = noise(9, dtype=torch.float32, seed=2)
+    losses_n = cross_entropy(logits_nv, targets_n, smoothing)
+    (gradient_nv,) = torch.autograd.grad(losses_n @ weights_n, logits_nv)
+    exact_nv = logits_nv.detach().double().requires_grad_()
+    expected_n = F.cross_entropy(
+        exact_nv, targets_n, reduction="none", label_smoothing=smoothing, ignore_index=-100
+    )
+    (wanted_nv,) = torch.autograd.grad(expected_n @ weights_n.double(), exact_nv)
+    torch.testing.assert_close(losses_n.double(), expected_n, rtol=2e-6, atol=2e-5)
+    torch.testing.assert_close(gradient_nv.double(), wanted_nv, rtol=1e-5, atol=2e-6)
+
+
+@needs_compiler
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_shows(compiled: None, bad: float) -> None:
     logits_nv = noise(3, 40, dtype=torch.float32)

@@ -19,36 +19,41 @@ from parformer.kernels import native
 from parformer.kernels.operator import Operator
 
 
-def cross_entropy(logits_nv: Tensor, targets_n: Tensor) -> Tensor:
-    """Negative log-probability of each target."""
+def cross_entropy(logits_nv: Tensor, targets_n: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Negative log-probability of each target; 0 where the target is -100.
+
+    With `smoothing` that share of it asks for all tokens alike.
+    """
     if (
         native.enabled
         and torch.is_grad_enabled()
         and logits_nv.dtype == torch.float32
         and logits_nv.device.type == "cpu"
     ):
-        losses_n: Tensor = losses_and_totals(logits_nv, targets_n)[0]
+        losses_n: Tensor = losses_and_totals(logits_nv, targets_n, smoothing)[0]
         return losses_n
-    return F.cross_entropy(logits_nv, targets_n, reduction="none")
+    return F.cross_entropy(logits_nv, targets_n, reduction="none", label_smoothing=smoothing)
 
 
-def run_losses(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
+def run_losses(logits_nv: Tensor, targets_n: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     library = native.library()
     assert library is not None
     logits_nv, targets_n = logits_nv.contiguous(), targets_n.contiguous()
     losses_n, totals_n = logits_nv.new_empty(len(logits_nv)), logits_nv.new_empty(len(logits_nv))
-    tensors = (logits_nv, targets_n, losses_n, totals_n)
+    share = torch.tensor(smoothing)
+    tensors = (logits_nv, targets_n, share, losses_n, totals_n)
     sizes = (*logits_nv.shape, torch.get_num_threads())
     library.cross_entropy_forward(*(tensor.data_ptr() for tensor in tensors), *sizes)
     return losses_n, totals_n
 
 
 def run_gradient(
-    logits_nv: Tensor, targets_n: Tensor, totals_n: Tensor, d_losses_n: Tensor
+    logits_nv: Tensor, targets_n: Tensor, smoothing: float, totals_n: Tensor, d_losses_n: Tensor
 ) -> Tensor:
     library = native.library()
     assert library is not None
-    tensors = [x.contiguous() for x in (logits_nv, targets_n, totals_n, d_losses_n)]
+    share = torch.tensor(smoothing)
+    tensors = [x.contiguous() for x in (logits_nv, targets_n, share, totals_n, d_losses_n)]
     d_logits_nv = torch.empty_like(tensors[0])
     sizes = (*logits_nv.shape, torch.get_num_threads())
     addresses = (tensor.data_ptr() for tensor in (*tensors, d_logits_nv))
@@ -56,26 +61,28 @@ def run_gradient(
     return d_logits_nv
 
 
-def outline_losses(logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
+def outline_losses(logits_nv: Tensor, targets_n: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     return logits_nv.new_empty(len(logits_nv)), logits_nv.new_empty(len(logits_nv))
 
 
 def outline_gradient(
-    logits_nv: Tensor, targets_n: Tensor, totals_n: Tensor, d_losses_n: Tensor
+    logits_nv: Tensor, targets_n: Tensor, smoothing: float, totals_n: Tensor, d_losses_n: Tensor
 ) -> Tensor:
     return logits_nv.new_empty(logits_nv.shape)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, output[1])
+    logits_nv, targets_n, ctx.smoothing = inputs
+    ctx.save_for_backward(logits_nv, targets_n, output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
-def gradient(ctx: Any, d_losses_n: Tensor | None, _: object) -> tuple[Tensor | None, None]:
+def gradient(ctx: Any, d_losses_n: Tensor | None, _: object) -> tuple[Tensor | None, None, None]:
     if d_losses_n is None:
-        return None, None
-    return logits_gradient(*ctx.saved_tensors, d_losses_n), None
+        return None, None, None
+    logits_nv, targets_n, totals_n = ctx.saved_tensors
+    return logits_gradient(logits_nv, targets_n, ctx.smoothing, totals_n, d_losses_n), None, None
 
 
 logits_gradient = Operator("cross_entropy_gradient", run_gradient, outline_gradient)

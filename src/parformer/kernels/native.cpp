@@ -315,11 +315,18 @@ void gelu_backward(const float *dy, const float *slope, float *dx, float *sums, 
   }
 }
 
-// Of every row of logits: the log of the sum of exponentials, and by how much it exceeds the target.
-void cross_entropy_forward(const float *logits, const int64_t *targets, float *losses,
-                           float *totals, int64_t rows, int64_t columns, int64_t threads) {
+// Of every row of logits: the log of the sum of exponentials, and by how much it exceeds the target;
+// with smoothing a share of the loss is by how much it exceeds their mean. Rows without a target
+// lose nothing.
+void cross_entropy_forward(const float *logits, const int64_t *targets, const float *smoothing,
+                           float *losses, float *totals, int64_t rows, int64_t columns,
+                           int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
+    if (targets[row] < 0) {
+      totals[row] = losses[row] = 0;
+      continue;
+    }
     const float *line = logits + row * columns;
     float largest = line[0], sum = 0;
 #pragma omp simd reduction(max : largest)
@@ -328,21 +335,31 @@ void cross_entropy_forward(const float *logits, const int64_t *targets, float *l
     for (int64_t i = 0; i < columns; ++i) sum += exponential(line[i] - largest);
     totals[row] = largest + std::log(sum);
     losses[row] = totals[row] - line[targets[row]];
+    if (*smoothing > 0) {
+      float above = 0;  // the target's logit, of the others: few digits are lost
+#pragma omp simd reduction(+ : above)
+      for (int64_t i = 0; i < columns; ++i) above += line[targets[row]] - line[i];
+      losses[row] += *smoothing * above / columns;
+    }
   }
 }
 
-// (softmax − 1 at the target) times the gradient of the row's loss.
-void cross_entropy_backward(const float *logits, const int64_t *targets, const float *totals,
-                            const float *d_losses, float *d_logits, int64_t rows, int64_t columns,
-                            int64_t threads) {
+// (softmax − what was wanted) times the gradient of the row's loss.
+void cross_entropy_backward(const float *logits, const int64_t *targets, const float *smoothing,
+                            const float *totals, const float *d_losses, float *d_logits,
+                            int64_t rows, int64_t columns, int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
     const float *line = logits + row * columns;
     float *d_line = d_logits + row * columns;
-    const float total = totals[row], scale = d_losses[row];
+    if (targets[row] < 0) {
+      std::memset(d_line, 0, columns * sizeof(float));
+      continue;
+    }
+    const float total = totals[row], scale = d_losses[row], even = *smoothing / columns;
 #pragma omp simd
-    for (int64_t i = 0; i < columns; ++i) d_line[i] = exponential(line[i] - total) * scale;
-    d_line[targets[row]] -= scale;
+    for (int64_t i = 0; i < columns; ++i) d_line[i] = (exponential(line[i] - total) - even) * scale;
+    d_line[targets[row]] -= (1 - *smoothing) * scale;
   }
 }
 

@@ -28,8 +28,8 @@ class Library:
         self.attention_backward = typed(library.attention_backward, 16)
         self.gelu_forward = typed(library.gelu_forward, 7)
         self.gelu_backward = typed(library.gelu_backward, 8)
-        self.cross_entropy_forward = typed(library.cross_entropy_forward, 7)
-        self.cross_entropy_backward = typed(library.cross_entropy_backward, 8)
+        self.cross_entropy_forward = typed(library.cross_entropy_forward, 8)
+        self.cross_entropy_backward = typed(library.cross_entropy_backward, 9)
 
 
 _library: Library | None = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from parformer.evaluate.translation import (
     overlap,
 )
 from parformer.generate.sentences import translate_all
+from parformer.kernels.entropy import cross_entropy
 from parformer.model import Model
 from parformer.recipe import Recipe
 from parformer.state import State
@@ -100,9 +100,9 @@ class Translate(Task):
             )
 
     def loss(self, model: Model, batch: Batch, state: State | None) -> Loss:
-        logits_btv = logits_of(model, batch)
         smoothing = self.recipe.train.label_smoothing
-        return Loss(entropy(logits_btv, batch.targets, smoothing=smoothing, reduction="mean"))
+        losses_n = entropies(logits_of(model, batch), batch.targets, smoothing)
+        return Loss(losses_n.sum() / (batch.targets != IGNORE).sum())
 
     def score(self, model: Model, prepared: Prepared, split: str, limit: int) -> TranslationScore:
         """The references' loss; of the test, BLEU too where sacreBLEU is at hand."""
@@ -123,7 +123,7 @@ class Translate(Task):
         with at_rest(model):
             for _, batch in self.paired(pairs, seed=0, tokens=READ).in_order():
                 here = batch.to(device)
-                total += float(entropy(logits_of(model, here), here.targets, reduction="sum"))
+                total += float(entropies(logits_of(model, here), here.targets).sum())
                 count += int((batch.targets != IGNORE).sum())
         return TranslationScore(total / count, count)
 
@@ -148,17 +148,9 @@ def logits_of(model: Model, batch: Batch) -> Tensor:
     return logits_btv
 
 
-def entropy(
-    logits_btv: Tensor, targets_bt: Tensor, *, reduction: str, smoothing: float = 0.0
-) -> Tensor:
-    """Cross entropy in fp32; with smoothing a share of it is the mean over all tokens."""
-    return F.cross_entropy(
-        logits_btv.flatten(0, 1).float(),
-        targets_bt.flatten(),
-        ignore_index=IGNORE,
-        label_smoothing=smoothing,
-        reduction=reduction,
-    )
+def entropies(logits_btv: Tensor, targets_bt: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Losses of all places in fp32, 0 where nothing is wanted."""
+    return cross_entropy(logits_btv.flatten(0, 1).float(), targets_bt.flatten(), smoothing)
 
 
 def within(pairs: list[Row], limit: int) -> list[Row]:
