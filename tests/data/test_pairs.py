@@ -53,6 +53,20 @@ def test_a_single_file_is_shared_out(tmp_path: Path) -> None:
     assert text(file, "train").count("\n") == 54
 
 
+def test_lists_of_sentences_and_of_references(tmp_path: Path) -> None:
+    """As SciTLDR has them: the sentences of a source are one text, the first reference counts."""
+    rows = [{"source": ["One  is here.", "Two too."], "target": ["short", "other"]}]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    assert text(tmp_path, "train", "source-target") == "One is here. Two too.\tshort\n"
+    for split in ("train", "test"):
+        found = text(tmp_path, split, "source-target", source_words=4)
+        assert found == "One is here. Two\tshort\n"
+    (tmp_path / "train.jsonl").write_text('{"source": ["a"], "target": []}\n')
+    with pytest.raises(ParformerError, match="has no texts 'source' and 'target'"):
+        text(tmp_path, "train", "source-target")
+
+
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     (tmp_path / "train.de").write_text("eins\n\neins zwei drei vier\neins zwei drei\n")
     (tmp_path / "train.en").write_text("one\ntwo\none\none two three\n")

@@ -141,6 +141,48 @@ def test_a_model_learns_to_translate_words(pairs: Path, tmp_path: Path) -> None:
     assert outcome.result.scores["test"].values["chrf"] > 60
 
 
+def test_a_summariser_is_judged_by_rouge(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: dict[str, Any] = {"train__task": "summarise", "data__source_words": 2}
+    outcome = train_model(recipe(pairs, **changes), tmp_path / "run")
+    assert outcome.result is not None
+    told = outcome.result.scores["test"].values
+    assert told["sentences"] == 8
+    assert 0 <= float(str(told["rouge1"])) <= 100
+    assert set(told["first_words"]) == {"rouge1", "rouge2", "rougeL"}  # type: ignore[call-overload]
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "run"), "--beam", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "first sentence" in shown
+    assert "ROUGE-L" in shown
+    assert shown.count("cannot be told apart") == 3
+    (long,) = pf.generate(model=tmp_path / "run", sources=("ein Hund läuft " * 40,), beam=2)
+    (short,) = pf.generate(model=tmp_path / "run", sources=("ein Hund",), beam=2)
+    assert long.text == short.text
+
+
+def test_two_translators_are_compared(
+    run: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_model(recipe(pairs, train__seed=1, train__steps=2), tmp_path / "other")
+    found = pf.evaluate(model=run, against=tmp_path / "other", beam=2)
+    assert found.against is not None
+    assert [one.measure for one in found.against.differences] == ["BLEU", "chrF"]
+    assert found.against.differences[0].first == pytest.approx(found.to_dict()["bleu"])
+    train_model(recipe(pairs, train__steps=2, data__pair="en-de"), tmp_path / "back")
+    assert main(["evaluate", str(run), str(tmp_path / "back"), "--beam", "2"]) == 2
+    assert "have other references (8 and 8," in capsys.readouterr().err
+
+
+def test_small_letters_are_read_as_in_training(pairs: Path, tmp_path: Path) -> None:
+    train_model(recipe(pairs, data__lower=True), tmp_path / "run")
+    texts = [
+        pf.generate(model=tmp_path / "run", sources=(source,), beam=2)[0].text
+        for source in ("EIN hund", "ein  Hund")
+    ]
+    assert texts[0] == texts[1]
+
+
 def test_scores_are_sacrebleus() -> None:
     import sacrebleu
 
