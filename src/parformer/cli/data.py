@@ -72,7 +72,8 @@ def list_corpora(*, json: bool) -> None:
         table.add_column(title, justify="right" if title == "size" else "left")
     for listing in listed:
         size = "?" if listing.bytes is None else readable(listing.bytes)
-        here = "yes" if listing.present else f"no, {readable(listing.download_bytes)} to fetch"
+        much = f", {readable(listing.download_bytes)} to fetch" if listing.download_bytes else ""
+        here = "yes" if listing.present else f"no{much}"
         row = (listing.name, listing.about, size, listing.licence, here)
         table.add_row(*map(Text, row))
     console = make_console()

@@ -30,6 +30,7 @@ from parformer.data.reading import (
     unreadable,
 )
 from parformer.data.splits import SPLITS, cut_points, share
+from parformer.data.translated import TRANSLATED, is_here
 from parformer.errors import CorpusError
 from parformer.events import Preparing
 from parformer.store.files import cache_folder
@@ -49,6 +50,8 @@ class Corpus:
     """Where its digests are remembered."""
     left_out: int = 0
     """Files of a folder that are no text."""
+    note: str = ""
+    """What whoever reads it should know."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -124,6 +127,18 @@ def corpora(cache: Path | None = None) -> list[Listing]:
                 present=is_present(published, cache),
             )
         )
+    for pairs in TRANSLATED.values():
+        listed.append(
+            Listing(
+                name=pairs.name,
+                about=f"pairs {pairs.pair}: {pairs.about}",
+                licence=pairs.licence,
+                bytes=None,
+                address=pairs.address,
+                download_bytes=pairs.size,
+                present=is_here(pairs, cache),
+            )
+        )
     return listed
 
 
@@ -159,6 +174,11 @@ def _find(
     if not is_utf8(source):
         raise CorpusError(f"the name {source!r} is not UTF-8, which is what runs keep; rename it")
     cache = (cache_folder() if cache is None else Path(cache)).absolute()
+    if source in TRANSLATED:
+        raise CorpusError(
+            f"{source!r} holds pairs of texts, for a model that translates; say which side is the "
+            f"source: --data {source} --pair {TRANSLATED[source].pair}"
+        )
     if local is not None and source not in PUBLISHED:
         raise CorpusError(
             f"--from is for the published corpora {', '.join(PUBLISHED)}; {source!r} is none"

@@ -27,7 +27,9 @@ from parformer.data.reading import Piece, plain_name, read_pieces, unreadable
 from parformer.data.splits import SPLITS, split_word
 from parformer.data.text import read_utf8
 from parformer.data.tokenizers import Tokenizer
+from parformer.data.translated import TRANSLATED, differences, find_folder
 from parformer.errors import ConfigError, CorpusError
+from parformer.events import Preparing
 from parformer.store.files import cache_folder
 
 EVERY = 20
@@ -61,18 +63,42 @@ class Filters:
         return ""
 
 
-def find_pairs(source: str, pair: str, filters: Filters) -> Corpus:
-    """The pairs of a folder or file, source and target named as in de-en."""
+def find_pairs(
+    source: str,
+    pair: str,
+    filters: Filters,
+    *,
+    local: str | Path | None = None,
+    progress: Preparing | None = None,
+) -> Corpus:
+    """The pairs of a folder, file or published corpus, source and target named as in de-en.
+
+    `local` is the user's own copy of a published one.
+    """
     names = tuple(pair.split("-"))
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise ConfigError(f"a pair is two different names such as de-en, got {pair!r:.40}")
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path, cache, known = (
+        Path(source).expanduser(),
+        cache_folder().absolute(),
+        TRANSLATED.get(source),
+    )
+    if known is None and local:
+        raise CorpusError(
+            f"--from is for the published pairs {', '.join(TRANSLATED)}; {source!r} is none"
+        )
+    if known is not None:
+        place = find_folder(known, Path(local) if local else None, cache, progress)
+        found = folder_pairs(place, names)
+    elif path.is_dir():
         found = folder_pairs(path, names)
     elif path.is_file():
         found = shared_out(list(file_pairs(path, names)))
     else:
-        raise CorpusError(f"there is no folder or file {source!r}; give --data the place of pairs")
+        raise CorpusError(
+            f"there is no folder or file {source!r}; give --data the place of pairs, or one of "
+            f"{', '.join(TRANSLATED)}"
+        )
     texts: dict[str, tuple[Piece, ...]] = {}
     out: Counter[str] = Counter()
     for split in SPLITS:
@@ -89,11 +115,14 @@ def find_pairs(source: str, pair: str, filters: Filters) -> Corpus:
             texts[split] = (Piece(text),)
             out.update(dropped)
     total = sum(len(pairs) for pairs in found.values())
-    about = f"{total:,} pairs {pair}"
+    about, note = f"{total:,} pairs {pair}", ""
+    if known is not None:
+        about = f"{known.about}, {about}"
+        note = differences(known, {split: len(pairs) for split, pairs in found.items()})
     if out:
         about += "; left out of train: " + ", ".join(f"{n:,} {why}" for why, n in out.items())
-    cache = cache_folder().absolute()
-    return Corpus(name=source, about=about, texts=texts, cache=cache, left_out=sum(out.values()))
+    left = sum(out.values())
+    return Corpus(name=source, about=about, texts=texts, cache=cache, left_out=left, note=note)
 
 
 def read_lines(pairs: Iterable[Pair], where: str, filters: Filters) -> tuple[bytes, dict[str, int]]:

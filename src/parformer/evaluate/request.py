@@ -365,9 +365,10 @@ def find_tokens(opened: Opened, corpus: str, local: str, progress: Preparing) ->
 
     tokenizer = opened.need_tokenizer()
     if opened.recipe is not None and opened.recipe.data.pair:
-        found = corpus_of(
-            replace(opened.recipe.data, corpus=corpus or opened.recipe.data.corpus), progress
-        )
+        data = opened.recipe.data
+        own = "" if corpus and corpus != data.corpus else data.local
+        data = replace(data, corpus=corpus or data.corpus, local=local or own)
+        found = corpus_of(data, progress)
     elif corpus:
         found = find_corpus(corpus, local=local or None, progress=progress)
     elif opened.recipe is None:

@@ -215,6 +215,8 @@ def find_text(recipe: Recipe, watch: Watch, path: Path) -> Corpus:
     corpus = corpus_of(data, watch.preparing)
     if corpus.left_out:
         watch.notice(f"{data.corpus} is {corpus.about}.")
+    if corpus.note:
+        watch.notice(f"{data.corpus}: {corpus.note}.")
     refuse_other_text(data, corpus.identity() if data.identity else "", path)
     return corpus
 
@@ -236,7 +238,8 @@ def corpus_of(data: DataConfig, progress: Preparing) -> Corpus:
             lower=data.lower,
             source_words=data.source_words,
         )
-        return find_pairs(data.corpus, data.pair, filters)
+        local = data.local or None
+        return find_pairs(data.corpus, data.pair, filters, local=local, progress=progress)
     local = data.local or None
     return find_corpus(data.corpus, local=local, progress=progress, identity=data.identity)
 
