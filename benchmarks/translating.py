@@ -1,13 +1,15 @@
 """How well do encoder-decoders of different blocks translate after equal time?
 
-    python benchmarks/translating.py --folder FOLDER --data MULTI30K --minutes 7
+    python benchmarks/translating.py --folder FOLDER --data MULTI30K --steps 800
     python benchmarks/translating.py --folder FOLDER --data MULTI30K --minutes 20 --only transformer
     python benchmarks/translating.py --folder FOLDER --write
 
 MULTI30K holds train, val and test_2016_flickr in .de and .en. The first two train whatever is
-missing, by the clock, one after the other, and score it on test2016 in small letters with beam 5;
-the third writes docs/experiments/translation.md from what there is. `--only` takes some models,
-`--seed` another seed, `--set` changes a field for a trial, whose `--name` keeps it apart.
+missing, one after the other, for so many updates or by the clock, and score it on test2016 in small
+letters with beam 5; the third writes docs/experiments/translation.md from what there is. What a
+training took is told in the processor's time, which others beside it change little. `--only` takes
+some models, `--seed` another seed, `--set` changes a field for a trial, whose `--name` keeps it
+apart.
 """
 
 from __future__ import annotations
@@ -53,10 +55,12 @@ class Trained(Record):
     model: str
     seed: int
     minutes: float
-    """Asked for."""
+    """Of all processors together, for everything from the text to the last validation."""
     seconds: float
-    """Taken, the last validation and the test's translation included."""
+    """On the clock, others beside it or not."""
     steps: int
+    tokens: int
+    """Of an update, their padding counted."""
     pattern: str
     parameters: int
     precision: str
@@ -72,25 +76,28 @@ class Trained(Record):
 
 def train_one(given: argparse.Namespace, model: str) -> Trained:
     preset, pattern = MODELS[model]
-    name = "-".join(filter(None, (model, given.name, f"{given.minutes:g}m", str(given.seed))))
+    much = f"{given.minutes:g}m" if given.minutes else f"{given.steps}"
+    name = "-".join(filter(None, (model, given.name, much, str(given.seed))))
     file = given.folder / f"{name}.json"
     if file.is_file():
         return Trained.from_dict(json.loads(file.read_text("utf-8")), str(file))
     run, changes = given.folder / name, ["data.lower=true", *given.changes]
-    began = time.monotonic()
+    began, spent = time.monotonic(), time.process_time()
+    length = {"time": 60 * given.minutes} if given.minutes else {"steps": given.steps}
     pf.train(
         model=preset, data=str(given.data), pair=PAIR, task="translate", pattern=pattern,
-        time=60 * given.minutes, seed=given.seed, run=run, changes=tuple(changes), beside=False,
+        seed=given.seed, run=run, changes=tuple(changes), beside=False, **length,
     )  # fmt: skip
-    seconds = time.monotonic() - began
+    seconds, spent = time.monotonic() - began, time.process_time() - spent
     found = pf.evaluate(model=run, split=given.split)
     told, recipe = found.to_dict(), read_run(run)
     made = Trained(
         model=model,
         seed=given.seed,
-        minutes=given.minutes,
+        minutes=round(spent / 60, 2),
         seconds=round(seconds, 1),
         steps=recipe.train.steps,
+        tokens=recipe.train.batch_tokens,
         pattern=str(recipe.model.pattern),
         parameters=cost(recipe.model).parameters,
         precision=recipe.train.precision,
@@ -120,24 +127,25 @@ def known(folder: Path) -> list[Trained]:
 
 def table(every: list[Trained]) -> Iterator[str]:
     """A row per model and time; means where there are several seeds."""
-    heads = ["model", "pattern", "parameters", "minutes", "updates", "BLEU", "95%", "chrF", "loss"]
+    heads = ["model", "pattern", "parameters", "updates", "processor minutes", "BLEU", "95%"]
+    heads += ["chrF", "loss"]
     yield f"| {' | '.join(heads)} |"
     yield f"|---|---|{'---:|' * (len(heads) - 2)}"
-    groups: dict[tuple[float, str], list[Trained]] = {}
+    groups: dict[tuple[int, str], list[Trained]] = {}
     for one in every:
-        groups.setdefault((one.minutes, one.model), []).append(one)
+        groups.setdefault((one.steps, one.model), []).append(one)
 
-    def best_first(key: tuple[float, str]) -> tuple[float, float]:
-        return -key[0], -statistics.mean(one.bleu for one in groups[key])
+    def best_first(key: tuple[int, str]) -> float:
+        return -statistics.mean(one.bleu for one in groups[key])
 
     for key in sorted(groups, key=best_first):
         some, first = groups[key], groups[key][0]
         bleu = " / ".join(f"{one.bleu:.1f}" for one in some)
         low, high = min(one.low for one in some), max(one.high for one in some)
-        updates = " / ".join(f"{one.steps:,}" for one in some)
+        spent = " / ".join(f"{one.minutes:.1f}" for one in some)
         yield (
-            f"| {first.model} | `{first.pattern}` | {first.parameters:,} | {first.minutes:g} | "
-            f"{updates} | {bleu} | {low:.1f} … {high:.1f} | "
+            f"| {first.model} | `{first.pattern}` | {first.parameters:,} | {first.steps:,} | "
+            f"{spent} | {bleu} | {low:.1f} … {high:.1f} | "
             f"{statistics.mean(one.chrf for one in some):.1f} | "
             f"{statistics.mean(one.loss for one in some):.3f} |"
         )
@@ -173,7 +181,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where runs are kept")
     parser.add_argument("--data", type=Path, help="Multi30k's files")
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--minutes", type=float, default=7.0, help="of each training")
+    parser.add_argument("--minutes", type=float, default=0.0, help="of each training")
+    parser.add_argument("--steps", type=int, default=800, help="of each, in place of minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", default="test", help="to score; valid for trials")
     parser.add_argument("--name", default="", help="of a trial")
@@ -188,8 +197,8 @@ def main() -> None:
         one = train_one(given, model)
         print(
             f"{one.model} {given.name}: BLEU {one.bleu:.1f} ({one.low:.1f} … {one.high:.1f}), loss "
-            f"{one.loss:.3f}, {one.steps:,} updates in {one.seconds:.0f} s, {one.parameters:,} "
-            "parameters",
+            f"{one.loss:.3f}, {one.steps:,} updates in {one.minutes:.1f} processor minutes, "
+            f"{one.seconds:.0f} s, {one.parameters:,} parameters",
             flush=True,
         )
         for row in one.samples:
