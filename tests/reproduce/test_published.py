@@ -20,14 +20,16 @@ from parformer.reproduce.published import (
 PAGES = read_pages()
 WANTED = (
     *(f"par-table-{n}" for n in ("1", "2", "a1", "a2", "a3")),
-    *(f"par-figure-{n}" for n in range(1, 6)),
+    *(f"par-figure-{n}" for n in range(1, 7)),
     *("par-first-table-1", "par-first-figure-2"),
     *(f"lts-table-{n}" for n in range(1, 8)),
     *(f"lts-figure-{n}" for n in (3, 4, 5, 6, 7, 8, 11, 12, 14, 15)),
-    *(f"srupp-table-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)),
+    *(f"srupp-table-{n}" for n in range(1, 13)),
     *(f"srupp-figure-{n}" for n in range(3, 7)),
-    *("albert-table-3", "albert-table-4", "mobilebert-table-1", "mobilebert-table-4"),
-    *("mobilebert-table-latency", "efficient-table-1"),
+    *("albert-table-3", "albert-table-4", "albert-table-5", "mobilebert-table-1"),
+    *(f"lite-table-{n}" for n in range(2, 6)),
+    *(f"synthesizer-table-{n}" for n in (2, 3, 5, 6)),
+    *("mobilebert-table-4", "mobilebert-table-latency", "efficient-table-1"),
 )
 
 

@@ -37,6 +37,11 @@ KNOWN = {
     ("mobilebert-table-1", "tiny"),
     ("mobilebert-table-4", "flops-bert"),
     ("mobilebert-table-4", "flops-mobilebert"),
+    *(("lite-table-2", f"adds-lite-{width}") for width in (200, 408, 496)),
+    *(("lite-table-2", f"adds-transformer-{width}") for width in (256, 320)),
+    *(("lite-table-5", f"adds-{name}") for name in ("lite-100", "lite-1000", "adaptive-1000")),
+    ("synthesizer-table-2", "parameters-dense-random"),
+    ("synthesizer-table-2", "parameters-dense-vanilla"),
 }
 """Counts that differ from what was printed, and why."""
 

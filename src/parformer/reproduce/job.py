@@ -25,6 +25,7 @@ from parformer.report.reproduced import reproduced_page
 from parformer.reproduce import (  # noqa: F401
     efficient,
     encoders,
+    lite,
     lts_counts,
     lts_devices,
     lts_rankings,

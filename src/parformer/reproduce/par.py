@@ -96,6 +96,13 @@ def table_3(bench: Workbench) -> Found:
     return found | bench.measure(configs, tgt_len=384).latencies("bert")
 
 
+@study("par-figure-6")
+def figure_6(bench: Workbench) -> Found:
+    patterns = {"bert": Pattern.parse("(sf)x6"), "par": par(12, 5)}
+    recipes = {key: pocket("bert-pocket", model__pattern=str(one)) for key, one in patterns.items()}
+    return compare_losses(bench, "par-figure-6", recipes, "bert", "train")
+
+
 @study("par-table-a1")
 def table_a1(bench: Workbench) -> Found:
     name, model = "transformer-xl-base", preset("transformer-xl-base")

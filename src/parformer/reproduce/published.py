@@ -45,7 +45,8 @@ PAPERS: Mapping[str, str] = {
     "srupp": "SRU++ (Lei 2021)",
     "albert": "ALBERT (Lan et al. 2019)",
     "mobilebert": "MobileBERT (Sun et al. 2020)",
-    # Lite Transformer and Synthesizer belong here
+    "lite": "Lite Transformer (Wu et al. 2020)",
+    "synthesizer": "Synthesizer (Tay et al. 2020)",
     "efficient": "Efficient Transformers: A Survey (Tay et al. 2020)",
 }
 FOLDER = resources.files("parformer.reproduce") / "papers"

@@ -109,6 +109,13 @@ def details(names: dict[str, str]) -> Found:
     return found
 
 
+@study("srupp-table-8")
+def table_8(bench: Workbench) -> Found:
+    names = {"transformer": "transformer-translation-iwslt", "srupp": "srupp-translation-iwslt"}
+    names["k2"] = "srupp-k2-translation-iwslt"
+    return {f"parameters-{key}": millions(preset(name)) for key, name in names.items()}
+
+
 @study("srupp-table-11")
 def table_11(bench: Workbench) -> Found:
     names = {"k5": "srupp-base-k5-enwik8", "base": "srupp-base-enwik8"}
