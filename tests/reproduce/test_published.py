@@ -23,7 +23,7 @@ WANTED = (
     *(f"par-figure-{n}" for n in range(1, 7)),
     *("par-first-table-1", "par-first-figure-2"),
     *(f"lts-table-{n}" for n in range(1, 8)),
-    *(f"lts-figure-{n}" for n in (3, 4, 5, 6, 7, 8, 11, 12, 14, 15)),
+    *(f"lts-figure-{n}" for n in (3, 4, 5, 6, 7, 8, 9, 11, 12, 14, 15, 17)),
     *(f"srupp-table-{n}" for n in range(1, 13)),
     *(f"srupp-figure-{n}" for n in range(3, 7)),
     *("albert-table-3", "albert-table-4", "albert-table-5", "mobilebert-table-1"),

@@ -143,6 +143,30 @@ def front_savings(bench: Workbench, family: str, table: str) -> dict[str, Ours]:
     return found
 
 
+@study("lts-figure-9")
+def figure_9(bench: Workbench) -> Found:
+    base = preset("opt-350m-shape")
+    configs = {"OPT-350M": base}
+    for model in printed_models("3"):
+        if model.name.startswith("M"):
+            configs[model.name] = architecture(model)
+    read = bench.measure_many(configs, reference=base, tgt_len=LENGTH)
+    theirs = read.pop("OPT-350M")
+    fastest = min(read, key=lambda name: read[name].median)
+    how = f"measured here: {len(read)} models of the paper"
+    ends = (theirs.low / read[fastest].high, theirs.high / read[fastest].low)
+    return {
+        "speedup": Ours(theirs.median / read[fastest].median, how, ends, note=fastest),
+        "faster": Ours(sum(one.median < theirs.median for one in read.values()), how),
+    }
+
+
+@study("lts-figure-17")
+def figure_17(bench: Workbench) -> Found:
+    """Trained for weeks on a text that is not here."""
+    return {}
+
+
 def decoder(config: ModelConfig) -> int:
     return cost(config, tgt_len=1, mem_len=0).decoder_parameters
 

@@ -1,0 +1,218 @@
+"""What in a pocket recipe is worth having? One thing changed at a time.
+
+    python benchmarks/recipe.py TEXT … --folder FOLDER [--seeds 3] [--jobs 2]
+    python benchmarks/recipe.py TEXT … --folder FOLDER --write
+
+The first trains what is missing, `pocket` with four layers, 300 updates of 16 × 64 bytes and one
+thread; the second writes docs/experiments/recipe.md. What the house has no setting for is tried by
+putting other functions in the place of its own, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+import torch
+from learns import into_document
+from torch import Tensor
+
+from parformer.blocks import linear
+from parformer.blocks.attention import SelfAttention
+from parformer.data.batches import sample
+from parformer.data.corpora import find_corpus
+from parformer.data.tokens import prepare
+from parformer.evaluate.perplexity import evaluate
+from parformer.measure.device import describe_device
+from parformer.model import build_from
+from parformer.recipe import read_recipe
+from parformer.store.files import Json, cache_folder
+from parformer.train.distributed import Workers
+from parformer.train.plan import find_kernels, fit_vocabulary
+from parformer.train.session import Session
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "recipe.md"
+UPDATES = 300
+SCORED = 65_536
+KEPT = 0.97
+"""The share of the old average that a running average of weights keeps in an update."""
+SIZES = {"model.pattern": "(sf)x4", "model.tgt_len": 64, "model.mem_len": 64}
+
+
+def squared_relu() -> None:
+    linear.ACTIVATIONS["relu"] = lambda x: torch.relu(x).square()
+
+
+def normed_queries() -> None:
+    """Queries and keys of length √k before they meet, in every kind of attention."""
+
+    def normed(x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+    def wrap(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def inner(self: SelfAttention, q: Tensor, kv: Tensor, *more: object) -> Tensor:
+            k, v = kv.chunk(2, dim=1)
+            return attend(self, normed(q), torch.cat((normed(k), v), dim=1), *more)
+
+        return inner
+
+    for kind in {SelfAttention, *SelfAttention.kinds.values()}:
+        kind._usable = lambda *_: False  # type: ignore[assignment]
+        if "_attend" in vars(kind):
+            kind._attend = wrap(kind._attend)  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing that differs from the recipe as it is."""
+
+    title: str
+    changes: Mapping[str, object] = field(default_factory=dict)
+    patch: Callable[[], None] | None = None
+    average: bool = False
+    longer: float = 1.0
+    """How many times the updates, for batches of another size."""
+
+
+VARIANTS = (
+    Variant("as it is"),
+    Variant("Adam, 0.002", {"train.optimizer": "adam", "train.learning_rate": 0.002}),
+    Variant("Adam, 0.005", {"train.optimizer": "adam", "train.learning_rate": 0.005}),
+    Variant("first weights as the family's", {"model.first_weights": "family"}),
+    Variant("GELU", {"model.activation": "gelu"}),
+    Variant("ReLU²", patch=squared_relu),
+    Variant("queries and keys normed", patch=normed_queries),
+    Variant("a memory of n-grams first", {"model.pattern": "n(sf)x4"}),
+    Variant("dropout 0.1", {"model.dropout": 0.1}),
+    Variant("weight decay 0", {"train.weight_decay": 0.0}),
+    Variant("weight decay 0.1", {"train.weight_decay": 0.1}),
+    Variant("a running average of weights", average=True),
+    Variant("batches of 8, twice the updates", {"train.batch": 8}, longer=2.0),
+    Variant("batches of 32, half the updates", {"train.batch": 32}, longer=0.5),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    file: Path
+    variant: int
+    text: str
+    seed: int
+
+
+def train_one(job: Job) -> str:
+    if job.file.is_file():
+        return f"{job.file.stem}: there already"
+    torch.set_num_threads(1)
+    variant = VARIANTS[job.variant]
+    if variant.patch:
+        variant.patch()
+    steps = round(UPDATES * variant.longer)
+    changes = {
+        **SIZES,
+        **variant.changes,
+        "data.corpus": job.text,
+        "train.steps": steps,
+        "train.warmup": steps // 10,
+        "train.seed": job.seed,
+        "train.precision": "bf16",
+        "train.compile": "off",
+        "train.kernels": find_kernels(Workers()),
+    }
+    recipe = read_recipe("pocket", changes)
+    prepared = prepare(find_corpus(job.text), recipe.data.tokenizer, cache=cache_folder())
+    recipe = fit_vocabulary(recipe, prepared.tokenizer, lambda _: None)
+    session = Session(recipe, prepared.splits["train"].tokens, workers=Workers())
+    weights = dict(session.model.named_parameters())
+    mean = {name: one.detach().clone() for name, one in weights.items()}
+    began = time.process_time()
+    for step in range(steps):
+        session.update(step)
+        if variant.average:
+            for name, one in weights.items():
+                mean[name].lerp_(one.detach(), 1 - KEPT)
+    seconds = time.process_time() - began
+    last = {name: one.detach() for name, one in weights.items()}
+    model = build_from(recipe.model, mean if variant.average else last)
+    tokens = sample(prepared.splits["test"].tokens, SCORED)
+    bits = evaluate(model, tokens, batch=8).loss / math.log(2)
+    job.file.write_text(json.dumps({"bits": bits, "seconds": seconds}), "utf-8")
+    return f"{job.file.stem}: {bits:.3f} bits, {seconds:.0f} s"
+
+
+def file_of(root: Path, variant: int, text: str, seed: int) -> Path:
+    return root / f"{Path(text).stem}-{variant:02d}-{seed}.json"
+
+
+def found(root: Path, variant: int, text: str) -> dict[int, Json]:
+    """Figures by seed."""
+    files = {seed: file_of(root, variant, text, seed) for seed in range(9)}
+    return {
+        seed: json.loads(file.read_text("utf-8")) for seed, file in files.items() if file.is_file()
+    }
+
+
+def table(root: Path, texts: list[str]) -> str:
+    heads = ["changed"]
+    for text in texts:
+        heads += [f"{Path(text).stem}, bits", "beside it as it is", "time"]
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+    for number, variant in enumerate(VARIANTS):
+        cells = [variant.title]
+        for text in texts:
+            cells += cells_of(found(root, number, text), found(root, 0, text))
+        lines.append(f"| {' | '.join(cells)} |")
+    device = describe_device(1)
+    lines += ["", f"{device.cpu}, one thread, bf16, torch {device.torch}, {date.today()}."]
+    return "\n".join(lines)
+
+
+def cells_of(own: dict[int, Json], base: dict[int, Json]) -> list[str]:
+    """Mean bits, the paired difference with its deviation over seeds, time of the processor."""
+    if not own:
+        return ["", "", ""]
+    mean = statistics.mean(one["bits"] for one in own.values())
+    apart = [one["bits"] / base[seed]["bits"] - 1 for seed, one in own.items() if seed in base]
+    beside = f"{statistics.mean(apart):+.1%}"
+    if len(apart) > 1:
+        beside += f" ± {statistics.stdev(apart):.1%}"
+    spent = [sum(one["seconds"] for one in side.values()) / len(side) for side in (own, base)]
+    if own is base or own == base:
+        beside = ""
+    return [f"{mean:.3f}", beside.replace("-", "−"), f"{spent[0] / spent[1]:.2f}×"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="a file, or a corpus by name")
+    parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
+    parser.add_argument("--seeds", type=int, default=3, help="(default 3)")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default 2)")
+    parser.add_argument("--write", action="store_true", help="write the document")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    if asked.write:
+        into_document(DOCUMENT, "recipe", table(asked.folder, asked.texts))
+        return
+    jobs = [
+        Job(file_of(asked.folder, variant, text, seed), variant, text, seed)
+        for seed in range(asked.seeds)
+        for variant in range(len(VARIANTS))
+        for text in asked.texts
+    ]
+    # a process for each, as some of them put functions in the place of others
+    with ProcessPoolExecutor(asked.jobs, max_tasks_per_child=1) as pool:
+        for line in pool.map(train_one, jobs):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
