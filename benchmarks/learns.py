@@ -30,7 +30,7 @@ from parformer.measure.device import describe_device
 from parformer.model import build_from
 from parformer.recipe import Recipe, read_recipe
 from parformer.store.files import cache_folder
-from parformer.train.distributed import Workers
+from parformer.train.distributed import Workers, whole_weights
 from parformer.train.plan import find_kernels, fit_vocabulary
 from parformer.train.session import Session
 
@@ -61,7 +61,7 @@ def train_one(job: tuple[Path, Path, str, int, str]) -> str:
     recipe, prepared = read(text, preset, seed, precision)
     session = Session(recipe, prepared.splits["train"].tokens, workers=Workers())
     losses = [float(session.update(step)[0]) for step in range(UPDATES)]
-    model = build_from(recipe.model, {n: p.detach() for n, p in session.model.named_parameters()})
+    model = build_from(recipe.model, whole_weights(session.model))
     tokens = sample(prepared.splits["test"].tokens, SCORED)
     score = evaluate(model, tokens, batch=8)
     counted = references_of(prepared, {"valid": tokens, "test": tokens}, xz=False)["test"]

@@ -36,7 +36,7 @@ from parformer.measure.device import describe_device
 from parformer.model import build_from
 from parformer.recipe import Recipe, read_recipe
 from parformer.store.files import Json, cache_folder
-from parformer.train.distributed import Workers
+from parformer.train.distributed import Workers, whole_weights
 from parformer.train.plan import find_kernels, fit_vocabulary
 from parformer.train.session import Session
 
@@ -150,7 +150,7 @@ def train_one(job: Job) -> str:
     for step in range(job.steps):
         session.update(step)
     seconds = time.process_time() - began
-    model = build_from(recipe.model, {n: p.detach() for n, p in session.model.named_parameters()})
+    model = build_from(recipe.model, whole_weights(session.model))
     tokens = sample(prepared.splits[job.split].tokens, SCORED)
     loss = evaluate(model, tokens, batch=8).loss
     found: Json = {"bits": loss / math.log(2), "seconds": seconds, "steps": job.steps}
