@@ -160,3 +160,20 @@ def test_a_training_that_is_made_longer_is_the_longer_training(
     # another rate is another training
     assert not trainings.lengthen("a-on", "else", long.replaced({"train.learning_rate": 0.5}))
     assert not trainings.lengthen("nobody", "else", long)
+
+
+def test_a_longer_training_that_becomes_worse_ends_with_its_best_weights(
+    recipe: Recipe, prepared: Prepared, tmp_path: Path
+) -> None:
+    trainings = Alike(tmp_path, prepared, Watch())
+    wild = {"train.schedule": "constant", "train.learning_rate": 2.0, "train.steps": 4}
+    short = recipe.replaced(wild)
+    trainings.run(short, "a", until=2)
+    trainings.keep("a", "a-on")
+    long = short.replaced({"train.steps": 20, "train.patience": 99})
+    assert trainings.lengthen("a-on", "longer", long)
+    longer = trainings.run(long, "longer")
+    assert longer is not None
+    since = [loss for step, loss in longer.valid[:-1] if step > 2]
+    assert since[-1] > 1.05 * min(since), "it became worse"
+    assert longer.loss == pytest.approx(min(since), rel=1e-3)

@@ -10,6 +10,9 @@ from parformer.train.schedule import top_of
 
 LONGER = 1.3
 """How much longer than in the contest a winner's training must be to be worth while."""
+LOOKS = 12
+"""Validations of its training; the weights of the best one are kept, as a text that ends unlike
+it begins, or a short one, makes a longer training worse."""
 MOST_SEEDS = 4
 """Seeds besides the first, however long the time."""
 
@@ -55,7 +58,7 @@ def winner(fit: Running) -> Winner:
     def affordable() -> float:
         if fit.request.steps:
             return 2 * fit.request.steps
-        looking = 7 * GLANCE * fit.token_pace() + 1.0
+        looking = (LOOKS + 1) * GLANCE * fit.token_pace() + 1.0
         more = max(0, int((fit.seconds_for("winner") - looking) / fit.pace(name)))
         return more + (top_of(steps) if fit.alike.has(copy) else 0)
 
@@ -63,7 +66,8 @@ def winner(fit: Running) -> Winner:
     if longer < LONGER * steps:
         return kept
     warmup = max(1, ended.steps // 10)
-    recipe = fit.recipe_of(name, longer, rate_of(fit, name), warmup=warmup)
+    recipe = fit.recipe_of(name, longer, rate_of(fit, name), warmup=warmup, looks=LOOKS)
+    recipe = recipe.replaced({"train.patience": LOOKS + longer // LOOKS + 1})  # never gives up
     fit.alike.lengthen(copy, "winner", recipe)
     trained = fit.train(recipe, "winner")
     before = read_result(fit.alike.root / name)

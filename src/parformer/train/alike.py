@@ -158,9 +158,8 @@ class Alike:
             return False
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(self.root / copy, path)
-        changed = before.replaced(
-            {"train.steps": recipe.train.steps, "train.evaluate_every": recipe.train.evaluate_every}
-        )
+        new = {n: getattr(recipe.train, n) for n in ("steps", "evaluate_every", "patience")}
+        changed = before.replaced({f"train.{name}": value for name, value in new.items()})
         start_run(path, changed, self.prepared.tokenizer)
         return True
 
