@@ -61,6 +61,8 @@ class Labelled(Prepared):
     """The examples themselves, by split."""
     notes: tuple[str, ...] = ()
     """What was cut or left out, in words."""
+    counted: dict[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    """What counting reaches on each split, once somebody asked: it is the same for all models."""
 
 
 class Marks:

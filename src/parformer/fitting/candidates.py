@@ -18,9 +18,10 @@ from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.events import Watch
+from parformer.fitting import grid
 from parformer.fitting.ladder import CLOCKED
-from parformer.fitting.phases import BASELINE, Finalist, Finalists, Placed, Profiled, Seen
-from parformer.fitting.placements import placements
+from parformer.fitting.phases import BASELINE, Finalist, Finalists, Line, Placed, Profiled, Seen
+from parformer.fitting.rules import Placement
 from parformer.fitting.running import ROUNDS, OutOfTime, Running
 from parformer.measure.profile import BlockRange, Sizes, profile_device
 from parformer.measure.readings import Readings, Step
@@ -29,7 +30,7 @@ from parformer.search.front import front
 from parformer.search.limits import as_option, excess, in_words
 from parformer.search.sizes.engine import Ended, ending, work_off
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.objectives import Clock, Figures, countable
+from parformer.search.sizes.objectives import Clock, Figures
 from parformer.search.sizes.space import SearchSpace, read_space
 from parformer.search.sizes.study import open_study
 from parformer.search.sizes.wanted import Wanted, as_today
@@ -147,15 +148,21 @@ def candidates(searches: Sequence[Ended], limits: Mapping[str, float]) -> list[M
         for one in ended.candidates
         if one.figures
     ]
+    picked = nearest([figures for figures, *_ in found], limits)
+    return [found[i][1].config(found[i][2]) for i in picked]
+
+
+def nearest(found: Sequence[Mapping[str, float]], limits: Mapping[str, float]) -> list[int]:
+    """Which of some models are worth building, by what is predicted of them."""
     picked: list[int] = []
     for share in NEARNESS:
         less = {name: most * (share if name in CLOCKED else 1) for name, most in limits.items()}
-        fits = [i for i, (figures, *_) in enumerate(found) if excess(figures, less) == 0]
+        fits = [i for i, figures in enumerate(found) if excess(figures, less) == 0]
         if fits:
-            picked.append(max(fits, key=lambda i: found[i][0]["quality"]))
+            picked.append(max(fits, key=lambda i: found[i]["quality"]))
     tight = {name: NEAREST * most for name, most in limits.items()}
-    picked.append(min(range(len(found)), key=lambda i: excess(found[i][0], tight)))
-    return [found[i][1].config(found[i][2]) for i in dict.fromkeys(picked)]
+    picked.append(min(range(len(found)), key=lambda i: excess(found[i], tight)))
+    return list(dict.fromkeys(picked))
 
 
 def choose(
@@ -170,24 +177,20 @@ def choose(
     return min(range(len(configs)), key=lambda n: excess(figures[n], limits))
 
 
-def measured_figures(
-    config: ModelConfig, name: str, readings: Readings, step: Step, seconds: float
-) -> Figures:
+def measured_figures(fit: Running, config: ModelConfig, name: str, readings: Readings) -> Figures:
     """What a model costs; its latency by the baseline's, which was in the same rounds."""
-    shape = step.shape(config)
-    price = cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=shape.batch)
-    reading = readings[name]
-    return {
-        **countable(price),
-        "latency": reading.ratio * seconds,
-        "memory": float(reading.peak_bytes),
-    }
+    reading, seconds = readings[name], fit.baseline.figures["latency"]
+    clocked = {"latency": reading.ratio * seconds, "memory": float(reading.peak_bytes)}
+    return fit.counts(config) | clocked
 
 
 def picture(searches: Sequence[Ended], dots: int = 400) -> Seen:
     """What was looked at and what is unbeaten, for a figure."""
-    names = ("quality", "latency", "memory")
-    some = [one.figures for ended in searches for one in ended.candidates if one.figures]
+    return seen([one.figures for ended in searches for one in ended.candidates], dots)
+
+
+def seen(figures: Sequence[Mapping[str, float]], dots: int = 400) -> Seen:
+    names, some = ("quality", "latency", "memory"), [one for one in figures if one]
     values = np.array([[-one["quality"], one["latency"], one["memory"]] for one in some])
     best = [one for one, flag in zip(some, front(values), strict=True) if flag]
     kept = some[:: max(1, -(-len(some) // dots))]
@@ -202,6 +205,8 @@ def profile(fit: Running) -> Profiled:
     seconds = fit.seconds_for("profile")
     if not seconds:
         return Profiled()
+    if not fit.kind.searches:
+        return straight_line(fit)
     base, little = fit.baseline.recipe.model, seconds < LITTLE
     options: dict[str, dict[str, Sequence[int]]] = {
         "f": {"inner": inner_widths(base)},
@@ -239,10 +244,31 @@ def profile(fit: Running) -> Profiled:
     return Profiled(found, off.median, off.p90)
 
 
+def straight_line(fit: Running) -> Profiled:
+    """What blocks cost, from a dozen models of all placements."""
+    base = fit.baseline.recipe.model
+    rules = fit.kind.placements(base, "")
+    sizes = {one.name: grid.sized(one.patterns, base) for one in rules}
+    models = [base, *grid.drawn_from(sizes, grid.MODELS)]
+    try:
+        readings = fit.measure(
+            {str(n): one for n, one in enumerate(models)}, fit.step, fit.impatient().preparing
+        )
+    except OutOfTime:
+        fit.leave_out(Profiled.PHASE)
+        return Profiled()
+    parts = [grid.parts_of(one, fit.counts(one)["flops"]) for one in models]
+    seconds = [readings[str(n)].median for n in range(len(models))]
+    line, off = grid.tried(parts, seconds)
+    middle = grid.quantile(off, 0.5)
+    fit.watch.notice(f"Latency of any size is predicted from now on, off by {middle:.0%}.")
+    return Profiled(None, middle, grid.quantile(off, 0.9), line)
+
+
 def spaces_by_rule(fit: Running, found: str = "") -> dict[str, list[SearchSpace]]:
     """The sizes that every placement may have, depth by depth."""
     base = fit.baseline.recipe.model
-    rules = placements(len(base.pattern), fit.request.letters, found)
+    rules = fit.kind.placements(base, found)
     return {
         one.name: [space_of(one.name, p, base, fit.request.preset) for p in one.patterns]
         for one in rules
@@ -258,18 +284,26 @@ def whole_models(fit: Running, count: int) -> list[ModelConfig]:
     ]
 
 
-def refuse_unreachable(fit: Running) -> None:
-    """Ask the cheapest models first: where none of them keeps the limits, no other does."""
+def cheapest_models(fit: Running) -> list[ModelConfig]:
+    """The smallest of every placement."""
     base = fit.baseline.recipe.model
+    if not fit.kind.searches:
+        sizes = [grid.sized(one.patterns, base) for one in fit.kind.placements(base, "")]
+        return [min(some, key=lambda one: fit.counts(one)["flops"]) for some in sizes]
     spaces = [space for some in spaces_by_rule(fit).values() for space in some]
     if "i" in fit.request.letters:  # a search may leave blocks out, down to a single one
         single = [Pattern.parse(letter) for letter in fit.request.letters.replace("i", "")]
         spaces += [space_of("single", pattern, base, fit.request.preset) for pattern in single]
-    cheapest = [space.config(space.smallest()) for space in spaces]
+    return [space.config(space.smallest()) for space in spaces]
+
+
+def refuse_unreachable(fit: Running) -> None:
+    """Ask the cheapest models first: where none of them keeps the limits, no other does."""
+    base, cheapest = fit.baseline.recipe.model, cheapest_models(fit)
     figures = [{**fit.counts(config)} for config in cheapest]
     if set(fit.limits) & set(CLOCKED):
         asked = {str(number): config for number, config in enumerate(cheapest)}
-        readings = fit.meter({BASELINE: base, **asked}, fit.step)
+        readings = fit.measure({BASELINE: base, **asked}, fit.step)
         for number, one in enumerate(figures):
             reading = readings[str(number)]
             # whichever is less: what a bad moment made slow is not refused for it
@@ -281,47 +315,67 @@ def refuse_unreachable(fit: Running) -> None:
 
 
 def clock_of(fit: Running) -> Clock:
-    known = fit.progress.need(Profiled).profile
-    if known is not None:
-        return known
+    known, base = fit.progress.need(Profiled), fit.baseline.recipe.model
     figures = fit.baseline.figures
-    return Reckoned(fit.baseline.recipe.model, figures["latency"], int(figures["memory"]), fit.step)
+    if known.profile is not None:
+        return known.profile
+    if fit.kind.searches:
+        return Reckoned(base, figures["latency"], int(figures["memory"]), fit.step)
+    line = known.line or Line({"flops": figures["latency"] / figures["flops"]})
+    return grid.Straight(line, fit.counts, base, figures["memory"])
+
+
+def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelConfig], Seen]:
+    """The sizes of a placement that are worth building, and all that were looked at."""
+    base, limits = fit.baseline.recipe.model, fit.limits
+    if not fit.kind.searches:
+        models = grid.sized(rule.patterns, base)
+        prices = [
+            price | {
+                "quality": price["decoder_parameters"],
+                "latency": clock.latency(one),
+                "memory": float(clock.peak_bytes(one)),
+            }
+            for one in models
+            for price in [fit.counts(one)]
+        ]  # fmt: skip
+        return [models[n] for n in nearest(prices, limits)], seen(prices)
+    folder = fit.path / "sizes"
+    folder.mkdir(exist_ok=True)
+    searches = [
+        search_sizes(
+            space, clock, limits, fit.step, fit.request.seed, folder / f"{space.name}.jsonl"
+        )
+        for space in (space_of(rule.name, p, base, fit.request.preset) for p in rule.patterns)
+    ]
+    return candidates(searches, limits), picture(searches)
 
 
 def find(fit: Running) -> Finalists:
     """The finalists: every placement with the sizes that fit, measured beside the baseline."""
     base, clock, limits = fit.baseline.recipe.model, clock_of(fit), fit.limits
     found = fit.progress.need(Placed).pattern
-    rules = {one.name: one for one in placements(len(base.pattern), fit.request.letters, found)}
+    rules = {one.name: one for one in fit.kind.placements(base, found)}
     tried, pictures = dict[str, list[ModelConfig]](), dict[str, Seen]()
-    folder = fit.path / "sizes"
-    folder.mkdir(exist_ok=True)
-    for number, (name, spaces) in enumerate(spaces_by_rule(fit, found).items()):
-        fit.watch.preparing(f"sizes of {rules[name].title}", number / (len(rules) + 1))
-        searches = [
-            search_sizes(
-                space, clock, limits, fit.step, fit.request.seed, folder / f"{space.name}.jsonl"
-            )
-            for space in spaces
-        ]
-        tried[name], pictures[name] = candidates(searches, limits), picture(searches)
+    for number, (name, rule) in enumerate(rules.items()):
+        fit.watch.preparing(f"sizes of {rule.title}", number / (len(rules) + 1))
+        tried[name], pictures[name] = sizes_of(fit, rule, clock)
     configs = {f"{name} {n}": c for name, many in tried.items() for n, c in enumerate(many)}
-    readings = fit.meter({BASELINE: base, **configs}, fit.step, fit.watch.preparing)
-    seconds = fit.baseline.figures["latency"]
-    models = []
+    readings = fit.measure({BASELINE: base, **configs}, fit.step, fit.watch.preparing)
+    models = list[Finalist]()
     for name, many in tried.items():
         figures = [
-            measured_figures(config, f"{name} {n}", readings, fit.step, seconds)
-            for n, config in enumerate(many)
+            measured_figures(fit, config, f"{name} {n}", readings) for n, config in enumerate(many)
         ]
         best = choose(many, figures, limits)
-        if many[best] != base:
-            how = f"{rules[name].how}; sizes by a Pareto search within the limits"
+        if many[best] not in (base, *(one.config for one in models)):
+            search = "a Pareto search" if fit.kind.searches else "a grid"
+            how = f"{rules[name].how}; sizes by {search} within the limits"
             fits = excess(figures[best], limits) == 0
             models.append(
                 Finalist(name, rules[name].title, how, many[best], dict(figures[best]), fits)
             )
-    own = measured_figures(base, BASELINE, readings, fit.step, seconds)
+    own = measured_figures(fit, base, BASELINE, readings)
     fits = keeps_all(fit, own)
     if not fits and not any(one.eligible for one in models):
         nearest = min(models, key=lambda one: excess(one.figures, limits))

@@ -12,17 +12,16 @@ from itertools import accumulate
 
 import numpy as np
 
+from parformer.fitting.kinds.language import EVALUATED
 from parformer.fitting.ladder import SURVIVE
 from parformer.fitting.phases import BASELINE, Contest, Contestant, Dropped
 from parformer.fitting.rates import BEGUN
 from parformer.fitting.rivals import PLAIN, early, in_equal_time, rival_of
-from parformer.fitting.running import EVALUATED, GLANCE, LOOKS, Running
+from parformer.fitting.running import GLANCE, LOOKS, Running
 from parformer.fitting.training import going_on, rate_of, segments, slow_down
 from parformer.train.plateau import SHORTEST
 from parformer.train.schedule import top_of
 
-BEHIND = 0.04
-"""How far behind the best a model is dropped after a third of its training."""
 CLOSE = 0.25
 """The share of the margin within which two models are as good, and the faster one is taken."""
 FEWEST = 30
@@ -117,7 +116,8 @@ def affords(fit: Running, many: int) -> int:
 def contest_steps(fit: Running, many: int) -> int:
     if fit.request.steps:
         return fit.request.steps
-    return max(FEWEST, affords(fit, many) // LOOKS * LOOKS)
+    steps = max(FEWEST, affords(fit, many) // LOOKS * LOOKS)
+    return min(steps, max(FEWEST, fit.most_updates)) if fit.most_updates else steps
 
 
 def has_time(fit: Running, name: str, losses: Mapping[str, float], steps: int, third: int) -> bool:
@@ -132,7 +132,7 @@ def behind(fit: Running, losses: Mapping[str, float]) -> dict[str, str]:
     """Who need not go on after a third, and why."""
     known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
     allowed = [name for name in fit.eligible if name in known] or list(known)
-    far = losers(known, [BASELINE], allowed, BEHIND) if known else {}
+    far = losers(known, [BASELINE], allowed, fit.kind.behind) if known else {}
     why = {name: f"{share:.1%} behind the best" for name, share in far.items()}
     return why | {name: "it diverged" for name in losses if name not in known}
 

@@ -15,21 +15,18 @@ from parformer.evaluate.attention import (
     see,
 )
 from parformer.evaluate.perplexity import evaluate
+from parformer.fitting.kinds.language import prompt_of
 from parformer.fitting.phases import BASELINE, Contest, Finalists, Winner
 from parformer.fitting.result import Final, Loss, ModelFacts, Sample
 from parformer.fitting.running import TESTED, Running
-from parformer.generate import Sampling, generate_text
-from parformer.model import load
+from parformer.fitting.scored import FINAL, TaskScores
+from parformer.model import Model, load
 from parformer.store.files import sync
 from parformer.train.alike import read_curve
 from parformer.train.run import CONFIG, MODEL, RESULT, TOKENIZER, read_result
 
-FINAL = "final"
-"""What the model that is handed over is called beside the baseline."""
 LOOKED_AT = 48
 """Tokens of a text that attention is shown for."""
-PROMPT, WRITTEN = 160, 240
-"""Characters of a prompt, and tokens written after it, at most."""
 
 
 def final_run(fit: Running) -> Winner | None:
@@ -84,14 +81,14 @@ def about_final(fit: Running, final: Winner, row: ModelFacts) -> Final:
     """The model that is handed over, for the report."""
     run = fit.alike.root / final.run
     losses = {name: loss_on_test(fit, path) for name, path in both_runs(fit, final).items()}
-    result = read_result(run)
-    assert result is not None, "what is handed over is finished"
+    valid = valid_loss(fit, run)
+    assert valid is not None, "what is handed over is finished"
     return Final(
         folder=MODEL,
         name=final.name,
         steps=final.steps,
         retrained=final.retrained,
-        valid=Loss(result.loss_on("valid")),
+        valid=valid,
         test=losses[FINAL],
         baseline_test=losses.get(BASELINE),
         latency=row.latency,
@@ -101,10 +98,19 @@ def about_final(fit: Running, final: Winner, row: ModelFacts) -> Final:
     )
 
 
+def valid_loss(fit: Running, run: Path) -> Loss | None:
+    """What models are compared by, of the one in a run."""
+    result = read_result(run)
+    if fit.request.kind == "text" or result is None:
+        return None if result is None else Loss(result.loss_on("valid"))
+    losses = fit.kind.losses(fit.baseline.recipe, load(run / MODEL), fit.prepared)
+    return Loss(float(losses.mean()), len(losses))
+
+
 def loss_on_test(fit: Running, run: Path) -> Loss | None:
     """The loss on text that nothing was chosen by."""
-    if "test" not in fit.prepared.splits:
-        return None
+    if "test" not in fit.prepared.splits or fit.request.kind != "text":
+        return None  # a task has scores
     tokens = sample(fit.prepared.splits["test"].tokens, TESTED)
     if len(tokens) < 2:
         return None
@@ -113,46 +119,29 @@ def loss_on_test(fit: Running, run: Path) -> Loss | None:
 
 
 def samples_of(fit: Running, final: Winner) -> list[Sample]:
-    """What both models write after the same words."""
-    prompt, sampling = prompt_of(fit), Sampling(temperature=0.8, top_p=0.95)
-    tokenizer, seed = fit.prepared.tokenizer, fit.request.seed
-    found = []
-    for name, run in both_runs(fit, final).items():
-        model = load(run / MODEL)
-        text, *_ = generate_text(model, tokenizer, [prompt], WRITTEN, sampling=sampling, seed=seed)
-        found.append(Sample(name, prompt, text))
-    return found
+    """What both models make of the same words."""
+    shown = fit.kind.shown(fit.baseline.recipe, both_models(fit, final), fit.prepared)
+    return [Sample(*one) for one in shown]
+
+
+def scores_of(fit: Running, final: Winner) -> TaskScores | None:
+    """What both are worth at their task, beside what needs no network."""
+    models = both_models(fit, final)
+    return fit.kind.scores(fit.baseline.recipe, models, fit.prepared, fit.facts)
+
+
+def both_models(fit: Running, final: Winner) -> dict[str, Model]:
+    return {name: load(run / MODEL) for name, run in both_runs(fit, final).items()}
 
 
 def looks_of(fit: Running, final: Winner) -> AttentionResult | None:
     """What the model that is handed over attends to in the beginning of that prompt."""
+    if fit.request.kind != "text":
+        return None
     model, tokenizer = load(fit.alike.root / final.run / MODEL), fit.prepared.tokenizer
-    tokens = tokenizer.encode(prompt_of(fit))[: min(LOOKED_AT, most_tokens(model.config))]
+    tokens = tokenizer.encode(prompt_of(fit.prepared))[: min(LOOKED_AT, most_tokens(model.config))]
     text = tokenizer.decode(tokens)
     # a text that is cut may be read as other tokens, and then as too many
     if not attends(model) or not 0 < len(tokenizer.encode(text)) <= LOOKED_AT:
         return None
     return see(model, tokenizer, AttentionRequest(model=fit.path, text=text))
-
-
-def prompt_of(fit: Running) -> str:
-    """The first lines of validation text, from one with several words on, cut between words."""
-    tokens = fit.prepared.splits["valid"].tokens[:2048]
-    text = fit.prepared.tokenizer.decode([int(token) for token in tokens])
-    return opening(text)
-
-
-def opening(text: str, most: int = PROMPT) -> str:
-    """Some of a text, from its first line of several words to the end of a line or word.
-
-    >>> opening("----\\nIt was late.\\nNobody came.", most=20)
-    'It was late.\\n'
-    """
-    lines = text.splitlines(keepends=True)
-    first = next((n for n, line in enumerate(lines) if len(line.split()) > 1), 0)
-    piece = "".join(lines[first:])
-    if len(piece) <= most:
-        return piece
-    line, word = (piece.rfind(space, 0, most) for space in ("\n", " "))
-    cut = line if line > most // 3 else max(line, word)
-    return piece[: cut + 1] if cut > 0 else piece[:most]

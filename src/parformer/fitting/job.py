@@ -123,7 +123,7 @@ def work_off(run: Running, command: str) -> FitResult:
         run.progress.once(kind, lambda: make(run))
 
     # a text that is not there is refused before a plan is told
-    run.progress.timed(TextFacts.PHASE, lambda: run.corpus)
+    run.progress.timed(TextFacts.PHASE, run.look)
     if run.by_clock:
         run.watch.planned(run.plan)
     phase(TextFacts, running.read)

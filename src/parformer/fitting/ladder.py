@@ -2,10 +2,6 @@
 
 A model that is too large has seen too little text when its time is over, one that is too small
 has nothing left to learn. In between, an equal training ends best.
-
->>> from parformer.config import preset
->>> [str(rung(preset("pocket"), *size).pattern) for size in LADDER[:3]]
-['(sf)x2', '(sf)x3', '(sf)x4']
 """
 
 from __future__ import annotations
@@ -15,29 +11,17 @@ from dataclasses import replace
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.fitting.phases import BASELINE, Baseline, TextFacts
+from parformer.fitting.kinds.base import TOKENS_PER_PARAMETER as TOKENS_PER_PARAMETER
+from parformer.fitting.phases import BASELINE, Baseline
+from parformer.fitting.rungs import LADDER as LADDER
+from parformer.fitting.rungs import ladder as ladder
+from parformer.fitting.rungs import rung as rung
 from parformer.fitting.running import Running
-from parformer.pattern import interleaved
 from parformer.search.limits import excess
-from parformer.tasks.base import train_length
+from parformer.tasks import find_task
 from parformer.train.distributed import Workers
-from parformer.train.plan import decide, fit_vocabulary, step_seconds
+from parformer.train.plan import decide, step_seconds
 from parformer.train.session import refuse_misfits
-
-LADDER = (
-    (32, 2),
-    (48, 3),
-    (64, 4),
-    (96, 5),
-    (128, 6),
-    (192, 6),
-    (256, 8),
-    (384, 8),
-    (512, 12),
-    (768, 12),
-    (1024, 16),
-)
-"""Widths, and pairs of attention and feed-forward."""
 
 RECALL = 2048
 """Tokens of recent text in which repeats are looked for."""
@@ -47,9 +31,6 @@ PROBE = 3
 
 HEAVIER = 0.85
 """An update of twice the FLOPs takes less than twice as long: larger matrices multiply faster."""
-
-TOKENS_PER_PARAMETER = 2.0
-"""Tokens that a finalist reads at least for each of its parameters."""
 
 FINALISTS = 5
 """Models that a size is reckoned for."""
@@ -64,11 +45,10 @@ CLOCKED = ("latency", "memory")
 def size(fit: Running) -> Baseline:
     """The baseline, as large as the time and the limits allow, and what it costs."""
     tokens, workers = fit.prepared.splits["train"].tokens, Workers()
-    recipe = fit_vocabulary(fit.request.recipe(), fit.prepared.tokenizer, lambda _: None)
-    counts = fit.progress.need(TextFacts).counts
-    known = {"model.counts": counts, "model.recall": RECALL if counts else 0}
+    recipe, facts = fit.reading[0], fit.facts
+    known = {"model.counts": facts.counts, "model.recall": RECALL if facts.counts else 0}
     recipe = recipe.replaced({"data.identity": fit.prepared.identity, **known})
-    rungs = ladder(recipe.model)
+    rungs = fit.kind.rungs(recipe.model, facts)
     recipe = replace(recipe, model=rungs[PROBE])
     refuse_misfits(recipe, tokens, workers)
     recipe = decide(recipe, tokens, workers, fit.watch.notice)
@@ -77,9 +57,14 @@ def size(fit: Running) -> Baseline:
         seconds = fit.seconds_for("contest") / FINALISTS / SURVIVE
     else:
         paces, seconds = [1.0] * len(rungs), float(fit.request.steps or 0)
-    largest = affordable(rungs, paces, seconds, recipe.train.batch * train_length(recipe))
+    task = find_task(recipe)
+    if not task.steady:
+        task.batches(tokens)  # which tell the task how long its texts are
+    most = fit.kind.largest(rungs, facts)
+    wanted = [fit.kind.wanted(config) for config in rungs]
+    largest = min(most, affordable(rungs, paces, seconds, task.tokens_per_update, wanted))
     config = rungs[_within_absolute(fit, rungs, largest)]
-    reading = fit.meter({BASELINE: config}, fit.step)[BASELINE]
+    reading = fit.measure({BASELINE: config}, fit.step)[BASELINE]
     figures = {**fit.counts(config), "latency": reading.median, "memory": float(reading.peak_bytes)}
     limits = {b.metric: b.of(figures[b.metric]).most for b in fit.request.bounds}
     fit.watch.notice(
@@ -96,29 +81,11 @@ def _within_absolute(fit: Running, rungs: Sequence[ModelConfig], largest: int) -
         return largest
     figures = [{**fit.counts(config)} for config in rungs[: largest + 1]]
     if set(limits) & set(CLOCKED):
-        readings = fit.meter({str(n): c for n, c in enumerate(rungs[: largest + 1])}, fit.step)
+        readings = fit.measure({str(n): c for n, c in enumerate(rungs[: largest + 1])}, fit.step)
         for number, one in enumerate(figures):
             reading = readings[str(number)]
             one |= {"latency": reading.median, "memory": float(reading.peak_bytes)}
     return within(figures, limits, largest)
-
-
-def rung(like: ModelConfig, width: int, pairs: int) -> ModelConfig:
-    """The interleaved model of this size, otherwise like the one given."""
-    heads = 2 if width < 64 else 4 if width < 256 else 8
-    sizes: dict[str, object] = {
-        "d_model": width,
-        "n_head": heads,
-        "d_inner": round(like.d_inner / like.d_model * width / 16) * 16,
-        "pattern": interleaved(2 * pairs),
-    }
-    if like.n_kv_head:
-        sizes["n_kv_head"] = max(1, heads // 2)
-    return like.replaced(**sizes)
-
-
-def ladder(like: ModelConfig) -> list[ModelConfig]:
-    return [rung(like, *size) for size in LADDER]
 
 
 def reckon(configs: Sequence[ModelConfig], probe: ModelConfig, seconds: float) -> list[float]:
@@ -128,13 +95,21 @@ def reckon(configs: Sequence[ModelConfig], probe: ModelConfig, seconds: float) -
 
 
 def affordable(
-    configs: Sequence[ModelConfig], paces: Sequence[float], seconds: float, tokens_per_update: int
+    configs: Sequence[ModelConfig],
+    paces: Sequence[float],
+    seconds: float,
+    tokens_per_update: int,
+    wanted: Sequence[float] = (),
 ) -> int:
-    """The largest model that reads enough in so many seconds; the smallest if none does."""
+    """The largest model that reads enough in so many seconds; the smallest if none does.
+
+    `wanted` are the tokens that each is to read, where that is another number than usual.
+    """
     best = 0
     for number, (config, pace) in enumerate(zip(configs, paces, strict=True)):
         read = seconds / pace * tokens_per_update
-        if read >= TOKENS_PER_PARAMETER * cost(config).parameters:
+        enough = wanted[number] if wanted else TOKENS_PER_PARAMETER * cost(config).parameters
+        if read >= enough:
             best = number
     return best
 

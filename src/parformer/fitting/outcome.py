@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -20,10 +21,11 @@ from parformer.fitting.final import (
     final_run,
     hand_over,
     looks_of,
-    opening,
-    prompt_of,
     samples_of,
+    scores_of,
+    valid_loss,
 )
+from parformer.fitting.kinds.language import EVALUATED
 from parformer.fitting.phases import (
     BASELINE,
     Baseline,
@@ -52,10 +54,12 @@ from parformer.fitting.result import (
     SizesSeen,
     StepFacts,
 )
-from parformer.fitting.running import EVALUATED, Running
+from parformer.fitting.running import Running
+from parformer.fitting.scored import Metrics
+from parformer.fitting.takeaway import ways_out
 from parformer.fitting.verdict import Counted, Limits, compare, judge
 from parformer.measure.device import Receipt, describe_device
-from parformer.measure.models import PLACEMENT, step_words
+from parformer.measure.models import PLACEMENT
 from parformer.measure.statistics import compare as compare_times
 from parformer.report.words import Unit
 from parformer.search.trials.result import TrialsResult
@@ -64,6 +68,8 @@ from parformer.train.run import CONFIG, read_result
 
 ROUNDS, FEWEST_ROUNDS = 20, 8
 """How often each model is timed for the report, and how often at least on a busy machine."""
+REPEATED = 0.02
+"""The share of examples that may stand in train too before it is said."""
 APART = 1.3
 """How many times slower or faster a machine is no longer the one that the limits were set on."""
 
@@ -81,11 +87,12 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         hand_over(fit, final)
     taken = next((row for row in rows if final and row.name == final.name), None)
     about = about_final(fit, final, taken) if final and taken else None
-    text, unit = progress.found(TextFacts), Unit.of(request.tokenizer)
+    text, unit = progress.found(TextFacts), fit.kind.unit
+    scores = scores_of(fit, final) if final else None
     counted = None if about is None else beside_counting(fit, about, unit)
     finished, held = progress.has(Winner.PHASE), held_against(fit, taken)
     base = rows[0] if rows else None
-    verdict = judge(base, taken, limits, counted, held=held, finished=finished)
+    verdict = judge(base, taken, limits, counted, held=held, finished=finished, scores=scores)
     # what learned nothing is nobody's choice, though it lies there to be looked at
     chosen = None if verdict.kind == "nothing learned" else taken
     return FitResult(
@@ -128,6 +135,10 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         held=held,
         trials=searched(fit),
         looks=looks_of(fit, final) if final else None,
+        what=fit.kind.what,
+        lesson="" if fit.kind.lesson == unit else fit.kind.lesson.words,
+        scores=scores,
+        ways=ways_out(fit) if chosen is not None else (),
     )
 
 
@@ -142,8 +153,8 @@ def row_of(fit: Running, one: Finalist) -> ModelFacts:
     valid = None
     if own is not None and own.segments is not None:
         valid = Loss(float(np.mean(own.segments)), EVALUATED)
-    elif (result := read_result(run)) is not None and own is None:
-        valid = Loss(result.loss_on("valid"))
+    elif own is None:
+        valid = valid_loss(fit, run)
     return ModelFacts(
         name=one.name,
         title=one.title,
@@ -168,6 +179,15 @@ def row_of(fit: Running, one: Finalist) -> ModelFacts:
         against=against(fit, one.name),
         curve=read_curve(run, "loss"),
         valid_curve=read_curve(run, "valid_loss"),
+        metrics=metrics_of(fit, run),
+    )
+
+
+def metrics_of(fit: Running, run: Path) -> Metrics:
+    """The task's figures that a training wrote down in the end."""
+    result = read_result(run)
+    return (
+        {} if result is None or result.valid is None else fit.kind.metrics_of(result.valid.values)
     )
 
 
@@ -188,7 +208,7 @@ def against(fit: Running, name: str, rival: str = BASELINE) -> Compared | None:
         if name in trained and rival in trained:
             for known, which in zip(losses, (rival, name), strict=True):
                 known[seed] = np.array(trained[which])
-    return compare(losses[0], losses[1], margin=fit.request.margin)
+    return compare(losses[0], losses[1], margin=fit.request.margin, spread=fit.kind.spread)
 
 
 def held_against(fit: Running, chosen: ModelFacts | None) -> Held | None:
@@ -202,7 +222,9 @@ def held_against(fit: Running, chosen: ModelFacts | None) -> Held | None:
     own = contest.models[chosen.name].segments
     if timed is not None and own:
         rival = {0: np.array(timed.segments)}
-        in_time = compare(rival, {0: np.array(own)}, margin=fit.request.margin)
+        in_time = compare(
+            rival, {0: np.array(own)}, margin=fit.request.margin, spread=fit.kind.spread
+        )
     steps = timed.steps if timed else 0
     return Held(contest.rival, against(fit, chosen.name, contest.rival), in_time, steps)
 
@@ -216,7 +238,7 @@ def measure(
     """
     rounds = max(FEWEST_ROUNDS, round(ROUNDS / max(fit.slowness, 1.0)))
     configs = {name: one.config for name, one in fit.finalists.items()}
-    readings = fit.meter(configs, replace(fit.step, rounds=rounds), fit.watch.preparing)
+    readings = fit.measure(configs, replace(fit.step, rounds=rounds), fit.watch.preparing)
     base, measured = readings[BASELINE], []
     for row in rows:
         reading = readings[row.name]
@@ -256,8 +278,8 @@ def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
 
 
 def about_step(fit: Running) -> StepFacts:
-    shape = fit.step.shape(fit.baseline.recipe.model)
-    words = f"{step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}, fp32"
+    base = fit.baseline.recipe.model
+    shape, words = fit.step.shape(base), fit.kind.step_words(fit.step, base)
     lengths = {"tgt_len": shape.tgt_len, "mem_len": shape.mem_len}
     return StepFacts.from_dict({**fit.step.to_dict(), **lengths, "words": words})
 
@@ -301,9 +323,9 @@ def about_device(threads: int) -> DeviceFacts:
 
 
 def repeats(fit: Running) -> list[str]:
-    path, words = quote(str(fit.path)), opening(prompt_of(fit).splitlines()[0], most=32)
+    path = quote(str(fit.path))
     return [
-        f"parformer generate {path} --prompt {quote(words)}",
+        fit.kind.asking(str(fit.path), fit.baseline.recipe, fit.prepared)[0],
         f"parformer evaluate {path}",
         f"parformer train {quote(str(fit.path / CONFIG))} --run again",
     ]
@@ -316,6 +338,12 @@ def warnings_of(fit: Running, chosen: ModelFacts | None, text: TextFacts | None)
             "The model that is handed over breaks a limit by the last measurement; with more time, "
             "or a somewhat lower --limit, the search keeps clear of it."
         )
+    for split, share in (text.repeated if text else {}).items():
+        if share > REPEATED:
+            said.append(
+                f"{share:.1%} of the {split} examples stand in the training data too: whoever "
+                "learns them by heart looks better here than on new ones."
+            )
     for split, one in (text.overlap if text else {}).items():
         if one.crowded:
             said.append(

@@ -6,9 +6,11 @@ The journal keeps these as JSON, phase by phase, under the names that version 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from parformer.config import ModelConfig
 from parformer.data.overlap import Overlap
@@ -43,6 +45,20 @@ class TextFacts(PhaseResult):
     references: dict[str, References]
     counts: int = 0
     """Bytes of the table of n-grams that stands beside every model; 0 for none."""
+    examples: dict[str, int] = field(default_factory=dict)
+    """Examples or pairs of every split, where it is no running text."""
+    length: int = 0
+    """Tokens of a typical example, or of a typical translation."""
+    source: int = 0
+    """Tokens of a typical source."""
+    ignorance: float = 0.0
+    """The training's loss of whoever knows frequencies alone, on validation."""
+    to_beat: float = 0.0
+    """What validation is judged by, of whoever learned nothing."""
+    plain: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """Metrics of what needs no network, by split and by its name."""
+    repeated: dict[str, float] = field(default_factory=dict)
+    """The share of each split's examples that stand in train too."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,41 @@ class Baseline(PhaseResult):
 
 
 @dataclass(frozen=True)
+class Line(Record):
+    """Seconds as a sum: something for a model at all, for each of its blocks, for its FLOPs."""
+
+    costs: dict[str, float]
+    """Seconds of one block, by its letter, and of one FLOP."""
+    fixed: float = 0.0
+
+    @classmethod
+    def drawn(cls, parts: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> Self:
+        """Through measured models, in shares of their times; nothing costs less than nothing."""
+        names = sorted({name for one in parts for name in one})
+        took_n = np.array(seconds)
+        table = np.array([[1.0, *(one.get(name, 0.0) for name in names)] for one in parts])
+        table /= took_n[:, None]
+        scale = np.maximum(table.max(axis=0), 1e-30)
+        kept = list(range(table.shape[1]))
+        while True:
+            # a little ridge: letters that always come together share their cost
+            some = table[:, kept] / scale[kept]
+            both = some.T @ some + 1e-4 * np.eye(len(kept))
+            found = np.linalg.solve(both, some.sum(axis=0)) / scale[kept]
+            if (found >= 0).all() or len(kept) == 1:
+                break
+            kept = [place for place, value in zip(kept, found, strict=True) if value > 0] or kept[
+                :1
+            ]
+        each = dict(zip(kept, np.maximum(found, 0.0).tolist(), strict=True))
+        costs = {name: each[n] for n, name in enumerate(names, 1) if n in each}
+        return cls(costs, each.get(0, 0.0))
+
+    def at(self, parts: Mapping[str, float]) -> float:
+        return self.fixed + sum(self.costs.get(name, 0.0) * much for name, much in parts.items())
+
+
+@dataclass(frozen=True)
 class Profiled(PhaseResult):
     """Block costs on this device; nothing where that is left out."""
 
@@ -64,6 +115,8 @@ class Profiled(PhaseResult):
     profile: Profile | None = None
     median_error: float | None = None
     p90_error: float | None = None
+    line: Line | None = None
+    """In place of a profile, for models whose blocks are all alike."""
 
 
 @dataclass(frozen=True)

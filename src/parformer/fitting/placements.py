@@ -1,92 +1,22 @@
-"""Which blocks in which order may enter the contest: by rule, and as a search places them?"""
+"""Which blocks in which order does a search put into the contest?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parformer.errors import ConfigError, CorpusError, TrainingError
 from parformer.fitting.phases import Placed
+from parformer.fitting.rules import placements as placements
 from parformer.fitting.running import OutOfTime, Running
-from parformer.pattern import Pattern, par
 from parformer.recipe import Recipe, SearchConfig
 from parformer.search.trials.job import search_trials as search_by
 
 SEARCH = "search"
 """The folder of the search, and the name of its phase."""
-DEPTHS = (1, 0.75, 0.5)
-"""Blocks of a placement by rule, in multiples of the baseline's."""
 SEARCHING = 0.85
 """The share of its time that a search is told."""
-INSTEAD = {
-    "r": ("recurrent", "Recurrence", "recurrence in the place of attention"),
-    "l": ("lsra", "LSRA", "attention with half of the channels, convolution with the others"),
-    "y": ("synthesizer", "Synthesizer", "a dense Synthesizer in the place of attention"),
-}
-"""What may stand in the place of attention, by its letter: its name, its title, and in words."""
 REACH = (0.3, 0.97)
 """Limits between these multiples of the baseline steer the search for placements."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Which blocks in which order, and where that came from."""
-
-    name: str
-    title: str
-    how: str
-    patterns: tuple[Pattern, ...]
-    """Of one depth or several, the deepest first."""
-
-
-def placements(layers: int, letters: str, found: str) -> list[Placement]:
-    """What may be compared: by rule, and found by a search if there was one.
-
-    >>> for one in placements(12, "rsfn", ""):
-    ...     print(one.name, one.patterns[0])
-    interleaved (sf)x6
-    par (sfff)x2 (f)x4
-    recurrent (rf)x6
-    hybrid (rfsf)x3
-    memory n (rfsf)x3
-    """
-    depths = list(dict.fromkeys(max(2, 2 * round(share * layers / 2)) for share in DEPTHS))
-    rule = "one block in five is attention, in the first two thirds"
-    turns = "attention and feed-forward in turn"
-    known = [
-        Placement("interleaved", "Interleaved, resized", turns, in_turn("sf", depths)),
-        Placement("par", "PAR's rule", rule, tuple(map(par, depths))),
-    ]
-    for letter, (name, title, what) in INSTEAD.items():
-        if letter not in letters:
-            continue
-        known.append(Placement(name, title, what, in_turn(f"{letter}f", depths)))
-        if letter == "r":
-            known += hybrids(depths, memory="n" in letters)
-    seen = {pattern for placement in known for pattern in placement.patterns}
-    if found and (pattern := Pattern.parse(found)) not in seen and pattern.letters.strip("i"):
-        known.append(Placement("found", "Found", "where the search put the blocks", (pattern,)))
-    return known
-
-
-def hybrids(depths: Sequence[int], *, memory: bool) -> list[Placement]:
-    """Recurrence and attention in turn, and the same behind a memory; two blocks are neither."""
-    both = tuple(one for one in in_turn("rfsf", depths) if "s" in one.letters)
-    if not both:
-        return []
-    turns = "recurrence and attention in turn, feed-forwards between"
-    found = [Placement("hybrid", "Recurrence and attention", turns, both)]
-    if memory:
-        behind = tuple(Pattern.parse(f"n {pattern}") for pattern in both)
-        how = f"a memory of n-grams, then {turns}"
-        found.append(Placement("memory", "Memory, then both", how, behind))
-    return found
-
-
-def in_turn(letters: str, depths: Sequence[int]) -> tuple[Pattern, ...]:
-    """As many of these letters, over and over, as there are blocks."""
-    over = (letters * -(-depth // len(letters)) for depth in depths)
-    return tuple(Pattern.parse(word[:depth]) for word, depth in zip(over, depths, strict=True))
 
 
 def search(fit: Running) -> Placed:
@@ -96,7 +26,7 @@ def search(fit: Running) -> Placed:
     (docs/experiments/placement.md).
     """
     seconds = fit.seconds_for(SEARCH)
-    if fit.by_clock and not seconds:
+    if SEARCH in fit.kind.without or (fit.by_clock and not seconds):
         return Placed()
     try:
         found = search_by(

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from parformer.config import read_model
-from parformer.fitting.phases import Paces, Rates, RatesOf, Tried
+from parformer.fitting.phases import BASELINE, Paces, Rates, RatesOf, Tried
 from parformer.fitting.running import GLANCE, Running
+from parformer.tasks import find_task
 from parformer.train.alike import read_curve
 from parformer.train.distributed import Workers
 from parformer.train.plan import step_seconds, token_seconds
@@ -33,7 +34,12 @@ def paces_of(fit: Running) -> Paces:
     for number, name in enumerate(fit.finalists):
         fit.watch.preparing("timing updates", number / len(fit.finalists))
         found[name] = step_seconds(fit.recipe_of(name, 100, 1e-3), tokens, Workers())
-    return Paces(found, token_seconds(fit.baseline.recipe, tokens, Workers()))
+    task = find_task(fit.baseline.recipe)
+    if task.steady:
+        return Paces(found, token_seconds(fit.baseline.recipe, tokens, Workers()))
+    task.batches(tokens)  # which tell the task how long its texts are
+    # without gradients a token takes about a third of what it takes with them
+    return Paces(found, found[BASELINE] / 3 / task.tokens_per_update)
 
 
 def rates(fit: Running) -> Rates:

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from parformer.errors import ConfigError
 from parformer.fields import check_names, fit_fields, need_at_least
@@ -20,8 +20,31 @@ from parformer.pattern import Pattern
 from parformer.recipe import Recipe, Tokenizers, read_recipe
 from parformer.search.limits import Limit, read_limits
 
+Kind = Literal["text", "labels", "pairs"]
+"""What there is to learn from."""
+
+TASKS: dict[str, Kind] = {"classify": "labels", "score": "labels", "translate": "pairs"}
+"""What can be learned beside a text itself; published tasks of labels by their names too."""
+
 FAMILIES = {"transformer-xl": "pocket", "gpt2": "gpt2-pocket", "llama": "llama-pocket"}
 """The preset that a family's models are like, in all but their sizes."""
+
+PRESETS: dict[Kind, dict[str, str]] = {
+    "text": FAMILIES,
+    "labels": {"bert": "bert-pocket"},
+    "pairs": {"transformer": "transformer-pocket-translation"},
+}
+"""The same for every kind of fit."""
+
+CHOICES: dict[Kind, str] = {"text": "rsfni", "labels": "sfln", "pairs": "sflr"}
+"""Blocks to place where nobody says which."""
+
+TOKENIZERS: dict[Kind, tuple[str, ...]] = {
+    "text": (),
+    "labels": ("wordpiece", "unigram"),
+    "pairs": ("bpe", "character", "byte"),
+}
+"""What a token can be, the usual one first; any for a text, which has bytes."""
 
 KINDS = typing.get_args(Tokenizers)
 """What a token may be."""
@@ -35,7 +58,7 @@ COUNTS = 6_000_000
 NO_MORE = "latency=1x"
 """The limit where none is given: no slower than the baseline."""
 
-MAY_CHANGE = ("watts", "grid", "price", "currency", "local")
+MAY_CHANGE = ("watts", "grid", "price", "currency", "local", "exports")
 """What only a report says, or how a text is found: a run may be asked with another one."""
 
 
@@ -44,8 +67,22 @@ class FitRequest:
     """A text and a budget, and what may be done with them; to go on, a run alone."""
 
     corpus: str = ""
-    """A corpus by name, or a file, folder or glob of text; see 'parformer data'; not needed to
-    go on."""
+    """A corpus by name, or a file, folder or glob of text; see 'parformer data'; for a task its
+    table, or its folder of tables or pairs; not needed to go on."""
+    task: str = ""
+    """What to learn in place of the text itself: classify or score (labels of texts), translate
+    (pairs), or a published task of labels such as sst2, mrpc or stsb."""
+    data: str = ""
+    """The same as CORPUS, as 'parformer train' calls it."""
+    text: tuple[str, ...] = ()
+    """Column of a table that holds the text; give it twice for pairs of texts."""
+    label: str = ""
+    """Column that holds the label, or the score."""
+    pair: str = ""
+    """Which side of pairs is the source and which the translation, such as de-en."""
+    start: str = ""
+    """For labels: a run, a model folder or a Hugging Face folder whose weights all models begin
+    with."""
     limits: tuple[str, ...] = ()
     """At most, such as latency=20ms, memory=200MB, flops=5G, parameters=50M, state=1MB, size=4MB,
     or a multiple of the interleaved baseline's: latency=0.7x; may be given several times."""
@@ -57,12 +94,13 @@ class FitRequest:
     """The folder for everything; the same one goes on where it stopped."""
     local: str = ""
     """A local copy of a published corpus."""
-    tokenizer: str = "byte"
+    tokenizer: str = ""
     """What a token is: byte, used-bytes, character, word, bpe, wordpiece or unigram."""
-    family: str = "transformer-xl"
+    family: str = ""
     """Positions, norms and masks of all models: transformer-xl, gpt2 or llama."""
-    choices: str = "rsfni"
-    """Blocks to place: s attention, f feed-forward, r recurrence, n n-gram memory, i nothing."""
+    choices: str = ""
+    """Blocks to place: s attention, f feed-forward, r recurrence, n n-gram memory, l attention
+    beside convolution, i nothing."""
     counts: bool = True
     """Models learn beside a table of the text's n-grams, what counting does not know."""
     margin: float = 0.01
@@ -75,6 +113,9 @@ class FitRequest:
     """Remembered tokens before them; -1 means as trained."""
     threads: int = 1
     """Threads that latency is measured with."""
+    exports: bool = True
+    """Try in the end how the model leaves: served, and exported for onnxruntime, llama.cpp and
+    Hugging Face."""
     watts: float = 0.0
     """Power drawn while it runs; 0 means 10 for a core."""
     grid: float = 0.4
@@ -85,18 +126,25 @@ class FitRequest:
     """What that money is."""
 
     def __post_init__(self) -> None:
-        for name in ("corpus", "run", "local"):
+        for name in ("corpus", "data", "run", "local", "start"):
             object.__setattr__(self, name, _as_place(name, getattr(self, name)))
-        given = (self.limits,) if isinstance(self.limits, str) else tuple(self.limits)
-        object.__setattr__(self, "limits", given)
+        for name in ("limits", "text"):
+            given = getattr(self, name)
+            whole = (given,) if isinstance(given, str) else tuple(given)
+            object.__setattr__(self, name, whole)
         fit_fields(self)
+        if self.data and self.corpus and self.data != self.corpus:
+            raise ConfigError(
+                f"CORPUS {self.corpus!r} and --data {self.data!r} are two places; give one of them"
+            )
+        if self.data:
+            object.__setattr__(self, "corpus", self.data)
+            object.__setattr__(self, "data", "")
         if not self.corpus:
             self._refuse_more_than_a_run()
             return
-        if self.family not in FAMILIES:
-            raise ConfigError(f"cannot fit family {self.family!r}; known: {', '.join(FAMILIES)}")
-        if not self.tokenizer.endswith(".json"):
-            check_names([self.tokenizer], KINDS, "tokenizer")
+        self._take_the_usual()
+        self._check_task()
         for name, least in (("seed", 0), ("threads", 1), ("tgt_len", 0), ("mem_len", -1)):
             need_at_least(name, getattr(self, name), least)
         self._check_length()
@@ -108,6 +156,41 @@ class FitRequest:
                     f"limit size={limit.most:g}x is a multiple, but the size decides how large the "
                     "baseline's counts are; give bytes, such as size=4MB"
                 )
+
+    def _take_the_usual(self) -> None:
+        """What a kind of fit has unless somebody says otherwise."""
+        usual = {
+            "tokenizer": next(iter(TOKENIZERS[self.kind]), "byte"),
+            "family": next(iter(PRESETS[self.kind])),
+            "choices": CHOICES[self.kind],
+        }
+        for name, value in usual.items():
+            object.__setattr__(self, name, getattr(self, name) or value)
+
+    def _check_task(self) -> None:
+        """Refuse what the task, or a text without one, has no use for."""
+        kind, known = self.kind, PRESETS[self.kind]
+        if self.family not in known:
+            raise ConfigError(f"cannot fit family {self.family!r}; known: {', '.join(known)}")
+        if not self.tokenizer.endswith(".json"):
+            check_names([self.tokenizer], TOKENIZERS[kind] or KINDS, "tokenizer")
+        belongs: dict[str, tuple[Kind, ...]] = {
+            "text": ("labels",), "label": ("labels",), "start": ("labels",), "pair": ("pairs",),
+            "local": ("text",), "tgt_len": ("text",),
+        }  # fmt: skip
+        for name, kinds in belongs.items():
+            if getattr(self, name) and kind not in kinds:
+                flag = "--from" if name == "local" else f"--{name.replace('_', '-')}"
+                ways = " or ".join(f"--task {t}" for t, k in TASKS.items() if k in kinds)
+                raise ConfigError(
+                    f"{flag} {getattr(self, name)!r} is for {ways or 'a text without a --task'}, "
+                    f"not for {f'--task {self.task}' if self.task else 'a text'}; leave it out"
+                    + f", or say {ways}"
+                    * bool(ways)
+                )
+        if kind == "pairs" and not self.pair:
+            raise ConfigError("--task translate needs to know which texts are a pair; give --pair, "
+                              "such as de-en")  # fmt: skip
 
     def _refuse_more_than_a_run(self) -> None:
         if not self.run:
@@ -155,9 +238,21 @@ class FitRequest:
                 raise ConfigError(f"--choices {self.choices!r} lack {needed!r}: {why}; add it")
 
     @property
+    def kind(self) -> Kind:
+        """What there is to learn from."""
+        if not self.task or self.task in TASKS:
+            return TASKS.get(self.task, "text")
+        from parformer.data.benchmarks import BENCHMARKS
+
+        known = [name for name, one in BENCHMARKS.items() if one.kind in TASKS]
+        check_names([self.task], [*TASKS, *known], "task of a fit")
+        return "labels"
+
+    @property
     def folder(self) -> Path:
         """Where everything goes."""
-        name = re.sub(r"[^\w.]+", "-", f"fit-{Path(self.corpus).stem}").strip("-.")
+        told = [self.task] * bool(self.task) + [Path(self.corpus).stem]
+        name = re.sub(r"[^\w.]+", "-", "-".join(["fit", *told])).strip("-.")
         return Path(self.run) if self.run else Path("runs") / name
 
     @property
@@ -175,7 +270,7 @@ class FitRequest:
     @property
     def table_room(self) -> int:
         """Bytes that a table of counts may take: half of what the model may, if that is said."""
-        if not self.counts:
+        if not self.counts or self.kind != "text":
             return 0
         sizes = [bound.most / 2 for bound in self.bounds if bound.metric == "size"]
         return int(min([COUNTS, *sizes]))
@@ -193,7 +288,7 @@ class FitRequest:
     @property
     def preset(self) -> str:
         """What the models are like, in all but their sizes."""
-        return FAMILIES[self.family]
+        return PRESETS[self.kind][self.family]
 
     def recipe(self) -> Recipe:
         """How models of this family are trained, before their sizes are known."""
@@ -223,7 +318,7 @@ class FitRequest:
         """As a run keeps it: everything but its own folder."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "run"}
         length = {"time": self.seconds, "steps": self.steps or 0}
-        return values | length | {"limits": list(self.limits)}
+        return values | length | {"limits": list(self.limits), "text": list(self.text)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -11,6 +11,7 @@ from parformer.evaluate.attention import AttentionResult
 from parformer.evaluate.counting import References
 from parformer.fitting.phases import Curve, Dropped, Seen, TextFacts, Tried
 from parformer.fitting.request import NO_MORE, FitRequest
+from parformer.fitting.scored import Metrics, TaskScores
 from parformer.generate import Sampling, generate_text
 from parformer.measure.device import Receipt
 from parformer.model import Model, load
@@ -38,6 +39,7 @@ class Asked(Record):
     family: str
     choices: str
     seed: int
+    task: str = ""
 
     @classmethod
     def of(cls, request: FitRequest) -> Self:
@@ -153,6 +155,8 @@ class ModelFacts(Record):
     against: Compared | None = None
     curve: Curve = ()
     valid_curve: Curve = ()
+    metrics: Metrics = field(default_factory=dict)
+    """Its task's own figures on validation, after the equal training."""
 
     @property
     def loss(self) -> float | None:
@@ -270,6 +274,20 @@ class DeviceFacts(Record):
     ram_bytes: int | None
 
 
+@dataclass(frozen=True)
+class Way(Record):
+    """A command, and what came of trying it."""
+
+    name: str
+    command: str
+    works: bool
+    """Whether it was tried and did what it should."""
+    note: str
+    """What was compared; or why it is left out."""
+    possible: bool = True
+    """Whether it may be told at all: a model may have no place there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitResult(Result):
     """The model that a fit found, and what speaks for it."""
@@ -314,6 +332,14 @@ class FitResult(Result):
     """The search for placements."""
     looks: AttentionResult | None = None
     """What the model that is handed over attends to; None where nothing in it does."""
+    what: str = ""
+    """What was asked for, in words."""
+    lesson: str = ""
+    """What the curves of trainings are in, where that is not what models are compared in."""
+    scores: TaskScores | None = None
+    """What the models are worth at a task, beside what needs no network."""
+    ways: tuple[Way, ...] = ()
+    """How the model leaves the house."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -323,6 +349,11 @@ class FitResult(Result):
     def quality(self) -> Unit:
         """What losses are told in."""
         return Unit(self.unit, self.unit_words)
+
+    @property
+    def learning(self) -> Unit:
+        """What curves are told in."""
+        return Unit("plain", self.lesson) if self.lesson else self.quality
 
     @cached_property
     def base(self) -> ModelFacts | None:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from parformer.fitting.kinds.language import EVALUATED
 from parformer.fitting.phases import BASELINE, Contestant, EqualTime
-from parformer.fitting.running import EVALUATED, GLANCE, Running
+from parformer.fitting.running import GLANCE, Running
 from parformer.fitting.training import rate_of, segments
 from parformer.train.schedule import top_of
 

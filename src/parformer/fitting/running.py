@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from parformer.config import ModelConfig
-from parformer.costs import cost
 from parformer.counts import count
 from parformer.counts.count import MOST
 from parformer.counts.look import Readable
@@ -19,24 +19,24 @@ from parformer.data.overlap import overlaps
 from parformer.data.tokens import Prepared
 from parformer.evaluate.counting import References, references_of, table_loss
 from parformer.evaluate.perplexity import as_stream
-from parformer.events import Event, Part, Watch
+from parformer.events import Event, Part, Preparing, Watch
+from parformer.fitting.kinds import find_kind
+from parformer.fitting.kinds.base import Kind
+from parformer.fitting.kinds.language import EVALUATED
 from parformer.fitting.phases import Baseline, Finalist, Finalists, Paces, TextFacts
 from parformer.fitting.progress import Clock, Progress
 from parformer.fitting.request import FitRequest
 from parformer.fitting.timetable import counted, plan, share_out
 from parformer.grams import largest_order, least_bytes
-from parformer.measure.readings import Meter, Step, measure_here
+from parformer.measure.readings import Meter, Readings, Step, measure_here
 from parformer.recipe import Recipe
-from parformer.search.sizes.objectives import Figures, countable
+from parformer.search.sizes.objectives import Figures
 from parformer.train.alike import Alike, Trained
-from parformer.train.job import as_tokens, find_text
 from parformer.train.plateau import on_plateau
 
 TRAININGS = "trainings"
 ROUNDS = 10
 """How often a model is timed while sizes are looked for."""
-EVALUATED = 65_536
-"""Tokens of the valid split that models are compared on."""
 TESTED = 131_072
 """Tokens of the test split that the baseline and the model handed over are looked at with."""
 GLANCE = 8_192
@@ -72,9 +72,15 @@ class Running:
         return self.progress.request
 
     @cached_property
+    def kind(self) -> Kind:
+        """What is learned from: a text, labels or pairs."""
+        return find_kind(self.request)
+
+    @cached_property
     def plan(self) -> tuple[Part, ...]:
         """The phases, as they were planned in the beginning."""
-        return counted() if self.request.steps else plan(self.request.seconds)
+        without = self.kind.without
+        return counted(without) if self.request.steps else plan(self.request.seconds, without)
 
     @cached_property
     def planned(self) -> dict[str, float]:
@@ -129,17 +135,34 @@ class Running:
         self.watch.notice(f"No time to {title}: {self.left:,.0f} s are left.")
 
     @cached_property
-    def corpus(self) -> Corpus:
-        """The text; another one than the fit began with is refused."""
-        recipe, known = self.request.recipe(), self.progress.found(TextFacts)
-        if known is not None:
-            recipe = recipe.replaced({"data.identity": known.identity})
-        return find_text(recipe, self.watch, self.path)
+    def corpus(self) -> Corpus | None:
+        """The text, or the pairs; others than the fit began with are refused. None for tables."""
+        return self.kind.find(self.watch, self.path, self.identity)
 
     @cached_property
+    def reading(self) -> tuple[Recipe, Prepared]:
+        """The recipe as its data decide it, and these as tokens."""
+        return self.kind.read(self.corpus, self.watch, self.path, self.identity)
+
+    @property
+    def identity(self) -> str:
+        """Of what the fit began with; empty before that is known."""
+        known = self.progress.found(TextFacts)
+        return known.identity if known else ""
+
+    def look(self) -> None:
+        """Refuse what is not there, or cannot be learned from, before a plan is told."""
+        if self.corpus is None:
+            assert self.prepared is not None
+
+    @property
     def prepared(self) -> Prepared:
-        """The text as tokens."""
-        return as_tokens(self.corpus, self.request.recipe(), self.watch)
+        """What is learned from, as tokens."""
+        return self.reading[1]
+
+    @cached_property
+    def facts(self) -> TextFacts:
+        return self.progress.need(TextFacts)
 
     @cached_property
     def references(self) -> dict[str, References]:
@@ -148,27 +171,35 @@ class Running:
 
     def stuck(self, loss: float) -> bool:
         """Whether a loss on validation text tells of nothing but frequencies of tokens."""
+        if not self.references:
+            return self.kind.stuck(loss, self.facts)
         return on_plateau(loss, self.references["valid"].unigram)
 
     def learned(self, loss: float) -> bool:
         """Whether it tells of more than pairs of tokens, or than the counts beside the model."""
+        if not self.references:
+            return self.kind.learned(loss, self.facts)
         return loss < self.references["valid"].to_beat
+
+    @cached_property
+    def most_updates(self) -> int:
+        """Updates after which examples have nothing left to teach; 0 where there is no end."""
+        return self.kind.most_updates(self.baseline.recipe, self.prepared)
 
     @cached_property
     def step(self) -> Step:
         """What is measured of every model."""
-        asked = self.request
-        return Step(
-            tgt_len=asked.tgt_len or None,
-            mem_len=None if asked.mem_len < 0 else asked.mem_len,
-            threads=asked.threads,
-            rounds=ROUNDS,
-        )
+        return replace(self.kind.step(self.facts), rounds=ROUNDS)
+
+    def measure(
+        self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
+    ) -> Readings:
+        """Latency and memory of models, side by side."""
+        return self.kind.meter(self.meter, self.facts)(configs, step, progress)
 
     def counts(self, config: ModelConfig) -> Figures:
         """What can be counted of a model's step."""
-        shape = self.step.shape(config)
-        return countable(cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len))
+        return self.kind.price(config, self.step, self.facts)
 
     @cached_property
     def baseline(self) -> Baseline:
@@ -227,6 +258,7 @@ class Running:
 
         The rate falls in the end, so that who wins can go on from before that.
         """
+        own = self.kind.training(steps)
         return replace(self.baseline.recipe, model=self.finalists[name].config).replaced(
             {
                 "train.steps": steps,
@@ -238,6 +270,7 @@ class Running:
                 "train.evaluate_every": max(1, steps // looks),
                 "train.evaluate_tokens": GLANCE,
                 "train.final_tokens": 1024,
+                **own,
             }
         )
 
@@ -275,7 +308,10 @@ def table_bytes(prepared: Prepared, most: int) -> int:
 
 
 def read(fit: Running) -> TextFacts:
-    """The text as tokens, its measures, and what counting makes of it."""
+    """What is learned from, its measures, and what counting makes of it."""
+    if fit.request.kind != "text":
+        return fit.kind.facts(*fit.reading)
+    assert fit.corpus is not None, "a text is there"
     train = fit.prepared.splits["train"]
     counts = table_bytes(fit.prepared, fit.request.table_room)
     return TextFacts(

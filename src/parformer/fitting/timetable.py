@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from parformer.events import Part
 
@@ -77,18 +78,21 @@ def share_out(seconds: float, phases: Iterable[str] = tuple(TITLES)) -> dict[str
     return {name: each * (scale if name in free else 1.0) for name, each in capped.items()}
 
 
-def plan(time: float) -> tuple[Part, ...]:
-    """Every phase with its seconds; what is left out says why."""
-    seconds = share_out(time)
-    return tuple(
-        Part(name, TITLES[name], seconds[name], _note(name, seconds[name])) for name in TITLES
-    )
+def plan(time: float, without: Mapping[str, str] = MappingProxyType({})) -> tuple[Part, ...]:
+    """Every phase with its seconds; what is left out says why.
+
+    `without` are those that this fit has no use for, and why.
+    """
+    seconds = share_out(time, [name for name in TITLES if name not in without])
+    notes = {name: without.get(name) or _note(name, seconds[name]) for name in TITLES}
+    return tuple(Part(name, TITLES[name], seconds.get(name, 0.0), notes[name]) for name in TITLES)
 
 
-def counted() -> tuple[Part, ...]:
+def counted(without: Mapping[str, str] = MappingProxyType({})) -> tuple[Part, ...]:
     """The phases of a fit by updates, which asks no clock."""
-    without = {"profile": "a fit by updates: sizes are counted in FLOPs", "seeds": WITHOUT["seeds"]}
-    return tuple(Part(name, TITLES[name], 0.0, without.get(name, "")) for name in TITLES)
+    usual = {"profile": "a fit by updates: sizes are counted in FLOPs", "seeds": WITHOUT["seeds"]}
+    notes = {**usual, **without}
+    return tuple(Part(name, TITLES[name], 0.0, notes.get(name, "")) for name in TITLES)
 
 
 def _note(name: str, seconds: float) -> str:

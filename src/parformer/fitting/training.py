@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.data.batches import sample
-from parformer.evaluate.stretches import stretch_losses
 from parformer.fitting.phases import Rates
-from parformer.fitting.running import EVALUATED, Running
+from parformer.fitting.running import Running
 from parformer.model import load
 from parformer.train.plateau import MOST_SLOWER, SLOWER
 from parformer.train.run import MODEL
@@ -23,8 +21,7 @@ def going_on(name: str) -> str:
 
 def segments(fit: Running, path: Path) -> NDArray[np.float64]:
     """The losses of a trained model on stretches of the valid split."""
-    tokens = sample(fit.prepared.splits["valid"].tokens, EVALUATED)
-    return stretch_losses(load(path / MODEL), tokens)
+    return fit.kind.losses(fit.baseline.recipe, load(path / MODEL), fit.prepared)
 
 
 def rate_of(fit: Running, name: str) -> float:

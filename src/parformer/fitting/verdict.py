@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from parformer.fitting.phases import BASELINE
 from parformer.fitting.result import Compared, Held, ModelFacts, Quality, Verdict
+from parformer.fitting.scored import FINAL, TaskScores
 from parformer.report.words import signed
 from parformer.search.limits import in_words
 
@@ -43,7 +44,9 @@ NOISY = 0.3
 """An interval of two latencies' ratio so wide that a tie says nothing."""
 
 
-def compare(baseline: Losses, model: Losses, *, margin: float) -> Compared:
+def compare(
+    baseline: Losses, model: Losses, *, margin: float, spread: float = SEED_SPREAD
+) -> Compared:
     """The mean difference over segments and seeds, with its 95% interval.
 
     Two things make it uncertain: which text was looked at, known from how the differences
@@ -57,7 +60,7 @@ def compare(baseline: Losses, model: Losses, *, margin: float) -> Compared:
     # seeds share their text: more of them do not make it more
     over_text = fmean(float(each.var(ddof=1)) / segments for each in apart) if segments > 1 else 0.0
     freedom = EXPERIENCE + len(seeds) - 1
-    squares = EXPERIENCE * SEED_SPREAD**2 + sum((m - mean) ** 2 for m in means)
+    squares = EXPERIENCE * spread**2 + sum((m - mean) ** 2 for m in means)
     over_seeds = squares / freedom / len(seeds)
     half = student(freedom) * math.sqrt(over_text + over_seeds)
     low, high = mean - half, mean + half
@@ -170,6 +173,7 @@ def judge(
     *,
     held: Held | None = None,
     finished: bool = True,
+    scores: TaskScores | None = None,
 ) -> Verdict:
     """The verdict in words, from the two rows of the report.
 
@@ -184,6 +188,8 @@ def judge(
     if counted is not None and counted.loss >= counted.to_beat:
         return _nothing_learned(counted)
     said = _among_models(baseline, chosen, limits, held, finished)
+    if scores is not None:
+        return at_task(said, chosen, scores)
     if counted is None:
         return said
     who, reached = counted.best
@@ -193,6 +199,43 @@ def judge(
         first = f"Counting is {ahead:.1%} ahead of it: {both}."
         return Verdict(said.kind, f"{first} {said.headline}", said.sentences)
     sentence = f"It is {-ahead:.1%} ahead of plain counting: {both}."
+    return Verdict(said.kind, said.headline, (sentence, *said.sentences))
+
+
+def at_task(said: Verdict, chosen: ModelFacts, scores: TaskScores) -> Verdict:
+    """The same with what the task's own score says, first where no network is needed for it."""
+    split = scores.judged
+    own, plain = scores.of(FINAL, split), scores.best_plain(split)
+    text = "test" if split == "test" else "validation"
+    if own is None or plain is None:
+        return said
+    who, reached = plain
+    least = min(
+        value for name in scores.splits[split]
+        if name not in (FINAL, BASELINE) and (value := scores.of(name, split)) is not None
+    )  # fmt: skip
+    between = scores.intervals.get(split)
+    sure = f" ({scores.number(between[0])} to {scores.number(between[1])})" if between else ""
+    mine = f"{scores.words} {scores.number(own)}{sure} on {text}"
+    both = f"{mine}, {who} {scores.number(reached)}"
+    if chosen.learned is False or own <= least:
+        return Verdict(
+            "nothing learned",
+            "Nothing was learned in this time.",
+            (
+                f"The best model has {both}: it tells no more than whoever answers every example "
+                "alike. So no model is chosen and none is compared.",
+                "More --time trains longer; more examples have more to learn from.",
+            ),
+        )
+    if own < reached:
+        article = who[:1].upper() + who[1:]
+        first = f"{article} is ahead of it without a network: {both}."
+        return Verdict(said.kind, f"{first} {said.headline}", said.sentences)
+    close = between is not None and reached >= between[0]
+    sentence = f"It is ahead of {who}: {both}."
+    if close:
+        sentence = f"It is not told apart from {who}: {both}."
     return Verdict(said.kind, said.headline, (sentence, *said.sentences))
 
 

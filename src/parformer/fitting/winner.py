@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from parformer.fitting.kinds.language import EVALUATED
 from parformer.fitting.phases import BASELINE, Contest, Seeds, Winner
-from parformer.fitting.running import EVALUATED, GLANCE, Running
+from parformer.fitting.running import GLANCE, Running
 from parformer.fitting.training import going_on, rate_of, segments
 from parformer.train.run import read_result
 from parformer.train.schedule import top_of
@@ -60,7 +61,8 @@ def winner(fit: Running) -> Winner:
             return 2 * fit.request.steps
         looking = (LOOKS + 1) * GLANCE * fit.token_pace() + 1.0
         more = max(0, int((fit.seconds_for("winner") - looking) / fit.pace(name)))
-        return more + (top_of(steps) if fit.alike.has(copy) else 0)
+        longest = more + (top_of(steps) if fit.alike.has(copy) else 0)
+        return min(longest, fit.most_updates or longest)
 
     longer = int(fit.progress.number("winner.steps", affordable))
     if longer < LONGER * steps:

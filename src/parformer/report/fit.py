@@ -13,6 +13,7 @@ from rich.text import Text
 
 from parformer import events
 from parformer.fitting.result import FitResult, ModelFacts
+from parformer.fitting.scored import TaskScores
 from parformer.report import fit_effort, fit_parts
 from parformer.report import fit_rows as facts
 from parformer.report.attention import SCRIPT, STYLE, maps_beside
@@ -29,6 +30,7 @@ def fit_page(found: FitResult) -> str:
     """The report as one self-contained HTML page."""
     worth = [answer(found), fit_parts.figures(found), fit_parts.counting(found)]
     sections: list[Section] = [
+        ("How good is it at its task?", [fit_parts.task(found)]),
         ("Which model is worth it?", worth),
         ("What do the models look like?", [fit_parts.stacks(found)]),
         ("Which models keep to the limits?", [fit_parts.limits(found)]),
@@ -36,10 +38,14 @@ def fit_page(found: FitResult) -> str:
         ("What does the model look at?", [maps_beside(found.looks)]),
         ("Which sizes were looked at?", sizes_pictures(found)),
         ("How did the models learn?", [curves(found), fit_parts.sweep(found), rate_curves(found)]),
-        ("What do they write?", [fit_parts.samples(found)]),
+        (
+            "What do they say?" if found.asked.task else "What do they write?",
+            [fit_parts.samples(found)],
+        ),
         ("What did the job take?", [fit_effort.phases(found), fit_effort.energy(found)]),
         ("What was measured, and on what?", [fit_effort.receipts(found)]),
         ("How can it be repeated?", [fit_effort.repeat(found)]),
+        ("Take it away", [fit_effort.take_away(found)]),
     ]
     return page(
         title=found.verdict.headline,
@@ -77,7 +83,9 @@ def _drawn(found: FitResult) -> list[RenderableType]:
 def _rows(found: FitResult) -> Table:
     """A line for each model that fits 80 columns."""
     unit, first = found.quality, Column("", overflow="ellipsis", no_wrap=True, max_width=14)
-    heads = right((unit.words, "loss", "latency", "", "peak memory", "state"))
+    scores = found.scores if any(model.metrics for model in found.models) else None
+    words = unit.words if scores is None else scores.words.replace("mean of ", "")
+    heads = right((words, "loss", "latency", "", "peak memory", "state"))
     last = Column("parameters", justify="right", no_wrap=True)
     drawn = slim("", first, *heads, last, padding=0, show_edge=False)
     for model in found.models:
@@ -86,7 +94,7 @@ def _rows(found: FitResult) -> Table:
         cells = [
             _mark(found, model),
             model.name,
-            unit.number(model.loss),
+            unit.number(model.loss) if scores is None else _figure(scores, model),
             f"{signed(gap.share)} {_SIGNS.get(gap.verdict, '?')}" if gap else "",
             facts.figure_words(model, "latency"),
             "" if base else _pace(model),
@@ -94,11 +102,19 @@ def _rows(found: FitResult) -> Table:
         ]
         style = "bold" if model is found.choice else "dim" if model.dropped else ""
         drawn.add_row(*(Text(cell) for cell in cells), style=style)
-    if counted := facts.references_of(found):
+    counted = facts.references_of(found)
+    if counted or scores:
         drawn.add_section()
+    if scores:
+        for name, metrics in facts.plain_of(found).items():
+            drawn.add_row("", Text(name), scores.number(scores.figure(metrics)))
     for name, loss in counted.items():
         drawn.add_row("", Text(name.replace(" frequencies", "s")), unit.number(loss))
     return drawn
+
+
+def _figure(scores: TaskScores, model: ModelFacts) -> str:
+    return "–" if model.dropped else scores.number(scores.figure(model.metrics))
 
 
 _SIGNS = {"at par": "≈", "better": "✓", "worse": " "}
@@ -127,7 +143,8 @@ def _notes(found: FitResult) -> list[Text]:
     ties = [model.latency.verdict for model in models[1:] if model.latency]
     equal = ["at par"] * ("at par" in gaps) + ["a tie"] * ("tie" in ties)
     notes += [f"≈ {' or '.join(equal)}"] * bool(equal) + ["? unclear"] * ("unclear" in gaps)
-    notes += ["last rows: plain counting, on the same text"] * bool(facts.references_of(found))
+    plain = bool(facts.references_of(found) or facts.plain_of(found))
+    notes += ["last rows: plain counting, on the same text"] * plain
     return [Text("   ".join(notes), style="dim")] if notes else []
 
 

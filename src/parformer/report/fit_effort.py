@@ -90,6 +90,27 @@ def _text_words(found: FitResult) -> str:
     return ", ".join([*words, f"tokenizer {found.tokenizer}"])
 
 
+def take_away(found: FitResult) -> Part | None:
+    """How the model leaves the house: what was tried, and what has no place for it."""
+    if not found.ways:
+        return None
+    told = [way for way in found.ways if way.possible]
+    blocks = "".join(
+        f"<p><b>{escape(way.name)}</b>: {escape(way.note)}</p>"
+        f'<pre class="command" tabindex="0">{escape(way.command)}</pre>'
+        for way in told
+    )
+    out = "".join(
+        f'<p class="soft"><b>{escape(way.name)}</b>: not this model. {escape(way.note)}</p>'
+        for way in found.ways
+        if not way.possible
+    )
+    tried = sum(way.works for way in found.ways)
+    see = f"{tried} of these commands were tried with this very model when the report was written"
+    see += "; exports were thrown away after they agreed with it." if tried else "."
+    return Part(Html(blocks + out), see)
+
+
 def repeat(found: FitResult) -> Part | None:
     """The commands, ready to be copied."""
     kept = [command for command in dict.fromkeys([found.command, *found.repeat]) if command]

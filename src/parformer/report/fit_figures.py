@@ -140,7 +140,7 @@ def curves(found: FitResult) -> Part | None:
     lowest = min(early + late)
     low = max(low, min([lowest, *counted.values()]) - 0.08 * (high - lowest))
     x = draw.axis("updates", rangemode="tozero")
-    y = draw.axis(f"{found.quality.words}, lower is better", range=[low, high])
+    y = draw.axis(f"{found.learning.words}, lower is better", range=[low, high])
     figure = draw.plot(data, height=420, xaxis=x, yaxis=y, **draw.reference_marks(counted))
     return Part(figure, _curve_words(found, clipped=max(early, default=low) > high))
 
@@ -189,7 +189,7 @@ def rate_curves(found: FitResult) -> Part | None:
     if not data:
         return None
     x = draw.axis("updates", rangemode="tozero")
-    y = draw.axis(f"{found.quality.words} on the text trained on")
+    y = draw.axis(f"{found.learning.words} on the text trained on")
     drawn = draw.plot(data, height=380, xaxis=x, yaxis=y, **draw.reference_marks(_counted(found)))
     see = "Every line is a short training at one rate, thick where that rate was taken. "
     see += "Of rates that are about as good the lowest is taken, and a line that does not leave "
@@ -198,19 +198,19 @@ def rate_curves(found: FitResult) -> Part | None:
 
 
 def _line(found: FitResult, curve: Curve) -> Line:
-    known = [(step, found.quality.value(loss)) for step, loss in curve]
+    known = [(step, found.learning.value(loss)) for step, loss in curve]
     return [(x, y) for x, y in known if y is not None]
 
 
 def _curve_words(found: FitResult, *, clipped: bool) -> str:
-    labels, unit = facts.labels_of(found), found.quality
+    labels, unit = facts.labels_of(found), found.learning
     see = ["Lines are the loss on the text trained on."]
     if any(model.valid_curve for model in found.models):
         see = ["Thick lines are the loss on validation text, thin ones on the text trained on."]
     see += ["The first updates lie above the frame."] * clipped
     see += ["Dotted lines are what plain counting reaches."] * bool(facts.references_of(found))
     done = {m.name: m.loss for m in found.models if m.loss is not None}
-    if len(done) > 1:
+    if len(done) > 1 and not found.lesson:
         best, last = (labels[pick(done, key=done.__getitem__)] for pick in (min, max))
         ends = [unit.number(pick(done.values())) for pick in (min, max)]
         see.append(f"In the end {best} is lowest ({ends[0]}) and {last} highest ({ends[1]}).")

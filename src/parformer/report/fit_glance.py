@@ -8,6 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from parformer.fitting.result import FitResult, ModelFacts
+from parformer.fitting.scored import FINAL
 from parformer.report import fit_rows as facts
 from parformer.report import words as say
 from parformer.report.page import Html, paragraph
@@ -32,7 +33,8 @@ def lead(found: FitResult) -> list[Html]:
 def occasion(found: FitResult) -> str:
     """What was asked."""
     limits = say.listed(say.limits_words(found.limits, found.asked.multiples))
-    words = f"Asked for: a language model of {found.corpus}, {limits or 'without limits'}"
+    what = found.what or f"a language model of {found.corpus}"
+    words = f"Asked for: {what}, {limits or 'without limits'}"
     time = found.asked.time
     words += f", all of the work within {say.long_time(time)}" if time else ""
     return f"{words}."
@@ -62,7 +64,8 @@ def tiles(found: FitResult) -> Html:
     else:
         words = f"Large: the chosen model, {who}. Below it: the baseline, {labels[other.name]}."
     if updates := facts.updates_words(found):
-        words += f" Quality (lower is better) is that on validation text after {updates}"
+        lower = "lower" if found.scores is None or not model.metrics else "higher"
+        words += f" Quality ({lower} is better) is that on validation text after {updates}"
         words += ", the same for both." if other and other.steps == model.steps else "."
     if other is not None:
         words += f" At par: within {say.percent(found.asked.margin)} of the baseline’s loss,"
@@ -97,7 +100,9 @@ def _tile(label: str, value: str, beside: str, mark: tuple[str, str], more: str)
 
 
 def _quality(found: FitResult, model: ModelFacts, other: ModelFacts | None) -> str:
-    unit = found.quality
+    unit, scores = found.quality, found.scores
+    if scores is not None and scores.figure(model.metrics) is not None:
+        return _score(found, model, other)
     beside = "" if other is None else unit.number(other.loss)
     gap = None if other is None else facts.distance_of(found, model)
     kinds = {"better": GAIN, "at par": GAIN, "worse": LOSS}
@@ -105,6 +110,19 @@ def _quality(found: FitResult, model: ModelFacts, other: ModelFacts | None) -> s
     mark = words, kinds.get(gap.verdict, NEITHER) if gap else NEITHER
     more = gap.interval if gap else ""
     return _tile(f"quality: {unit.words}", unit.number(model.loss), beside, mark, more)
+
+
+def _score(found: FitResult, model: ModelFacts, other: ModelFacts | None) -> str:
+    """The task's own figure; whether it differs is known of what models are compared by."""
+    scores = found.scores
+    assert scores is not None
+    mine, gap = scores.number(scores.figure(model.metrics)), None
+    beside = "" if other is None else scores.number(scores.figure(other.metrics))
+    gap = None if other is None else facts.distance_of(found, model)
+    kinds = {"better": GAIN, "at par": GAIN, "worse": LOSS}
+    words = f"{gap.verdict}, {found.quality.words} {say.signed(gap.share)}" if gap else ""
+    mark = words, kinds.get(gap.verdict, NEITHER) if gap else NEITHER
+    return _tile(f"quality: {scores.words}", mine, beside, mark, gap.interval if gap else "")
 
 
 def _latency(model: ModelFacts, other: ModelFacts | None) -> str:
@@ -142,4 +160,7 @@ def handed_over(found: FitResult) -> str:
     told = [
         f"{found.quality.told(loss)} on {name}" for name, loss in scores.items() if loss is not None
     ]
+    if (task := found.scores) is not None:
+        known = {"validation": task.of(FINAL, "valid"), "test": task.of(FINAL, "test")}
+        told = [f"{task.words} {task.number(x)} on {n}" for n, x in known.items() if x is not None]
     return words + (f"; it reaches {say.listed(told)} text." if told else ".")

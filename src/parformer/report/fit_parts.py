@@ -10,6 +10,7 @@ from collections.abc import Callable
 from html import escape
 
 from parformer.fitting.result import FitResult, ModelFacts
+from parformer.fitting.scored import FINAL, told
 from parformer.report import fit_rows as facts
 from parformer.report import trials
 from parformer.report.page import Html, Part, strips, table
@@ -29,6 +30,7 @@ def figures(found: FitResult) -> Part | None:
         return None
     rows: dict[str, Callable[[ModelFacts], str]] = {
         "outcome": lambda m: facts.outcome(found, m),
+        **_task_rows(found),
         f"validation, {unit.words}": lambda m: unit.number(m.loss),
         "  against the baseline’s": lambda m: _gap(found, m, lambda gap: signed(gap.share)),
         "  95% interval": lambda m: _gap(found, m, lambda gap: gap.ends and between(gap.ends)),
@@ -49,6 +51,16 @@ def figures(found: FitResult) -> Part | None:
     head = ["", *(_marked(found, model) for model in models)]
     wide = f'<div class="models" style="--models:{len(models)}">{table(head, kept)}</div>'
     return Part(Html(wide), _figures_words(found))
+
+
+def _task_rows(found: FitResult) -> dict[str, Callable[[ModelFacts], str]]:
+    """The task's own figures on validation, where trainings tell them."""
+
+    def tell(name: str) -> Callable[[ModelFacts], str]:
+        return lambda m: "" if m.dropped or name not in m.metrics else f"{m.metrics[name]:.3f}"
+
+    names = dict.fromkeys(name for model in found.models for name in model.metrics)
+    return {f"validation, {told(name)}": tell(name) for name in names}
 
 
 def _gap(found: FitResult, model: ModelFacts, tell: Callable[[facts.Distance], str | None]) -> str:
@@ -173,9 +185,36 @@ def counting(found: FitResult) -> Part | None:
     return Part(table(["", *(TEXTS[split] for split in known)], rows), see)
 
 
+def task(found: FitResult) -> Part | None:
+    """The task's own scores of what is handed over, beside what needs no network."""
+    scores = found.scores
+    if scores is None:
+        return None
+    names = {FINAL: _final_name(found), "baseline": "interleaved Transformer, after the contest"}
+    who = list(dict.fromkeys(name for some in scores.splits.values() for name in some))
+    who.sort(key=lambda name: (name in names, name == FINAL))
+    metrics = list(dict.fromkeys(
+        name for some in scores.splits.values() for one in some.values() for name in one
+    ))  # fmt: skip
+    columns = [(split, name) for split in scores.splits for name in metrics]
+    rows = []
+    for one in who:
+        known = {(s, n): scores.splits[s].get(one, {}).get(n) for s, n in columns}
+        rows.append([names.get(one, one), *(scores.number(value) for value in known.values())])
+    see = f"Higher is better; the task is told in {scores.words}. "
+    for split, (low, high) in scores.intervals.items():
+        see += f"On {TEXTS[split]} what is handed over lies between {scores.number(low)} and "
+        see += f"{scores.number(high)} with 95% confidence, by drawing "
+        see += f"{scores.examples.get(split, 0):,} examples again and again. "
+    see += f"Answers are {scores.how}. " if scores.how else ""
+    see += "Whoever loses to the first rows does not need a network."
+    head = ["", *(f"{TEXTS[split]}, {told(name)}" for split, name in columns)]
+    return Part(table(head, rows), see)
+
+
 def sweep(found: FitResult) -> Part | None:
     """Which learning rates were tried, and which each model was given."""
-    labels, unit = facts.labels_of(found), found.quality
+    labels, unit = facts.labels_of(found), found.learning
     rates = sorted({tried.rate for model in found.models for tried in model.rates})
     if not rates:
         return None
@@ -219,6 +258,8 @@ def samples(found: FitResult) -> Part | None:
     alike = len({one.prompt for one in found.samples}) == 1 < len(found.samples)
     see = "The bold beginning was given" + ", the same to all" * alike
     see += ". A sample shows what a model sounds like, not how good it is."
+    if not any(one.prompt for one in found.samples):
+        see = "Some examples that nothing was learned or chosen by, from all over the split."
     base, final = found.base, found.final
     if base and final and base.steps is not None and base.steps != final.steps:
         see += f" The baseline learned for {counted(base.steps, 'update')}, the chosen"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from parformer.fitting.result import FitResult, ModelFacts
+from parformer.fitting.scored import BASELINE, FINAL, Metrics
 from parformer.report import words as say
 from parformer.report.figures import ACCENT, GREY, SHADES
 from parformer.search.limits import METRICS
@@ -61,6 +62,16 @@ def references_of(found: FitResult, split: str = "valid") -> dict[str, float]:
     """What plain counting reaches on a split, the plainest first, by name; nothing if unknown."""
     known = found.references.get(split)
     return dict(known.lines(letters=found.unit != "perplexity")) if known else {}
+
+
+def plain_of(found: FitResult, split: str = "valid") -> dict[str, Metrics]:
+    """What needs no network at a task, by name without its article."""
+    known = found.scores.splits.get(split, {}) if found.scores else {}
+    return {
+        name.removeprefix("a ").removeprefix("the "): metrics
+        for name, metrics in known.items()
+        if name not in (FINAL, BASELINE)
+    }
 
 
 def speed_words(model: ModelFacts) -> str:

@@ -30,7 +30,7 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a loss is told in: bits where tokens are letters, else perplexity."""
+    """What a loss is told in: bits where tokens are letters, else perplexity; plain as it is."""
 
     name: str
     words: str
@@ -45,6 +45,8 @@ class Unit:
         """The number that people know; lower is better."""
         if loss is None or not math.isfinite(loss):
             return None
+        if self.name == "plain":
+            return loss
         if self.name != "perplexity":
             return loss / math.log(2)
         return math.exp(loss) if loss < 100 else None
@@ -53,7 +55,7 @@ class Unit:
         value = self.value(loss)
         if value is None:
             return "–"
-        return f"{value:,.4g}" if self.name == "perplexity" else f"{value:.3f}"
+        return f"{value:,.4g}" if self.name in ("perplexity", "plain") else f"{value:.3f}"
 
     def told(self, loss: float | None) -> str:
         both = [self.number(loss), self.words]

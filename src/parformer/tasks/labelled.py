@@ -113,7 +113,13 @@ class LabelTask(Task):
         """The score with what counting reaches on the same examples."""
         assert isinstance(prepared, Labelled)
         assert isinstance(score, LabelScore)
-        return replace(score, beside=self.counted(prepared, split))
+        return replace(score, beside=self.beside(prepared, split))
+
+    def beside(self, prepared: Labelled, split: str) -> Mapping[str, Mapping[str, float]]:
+        """The same as `counted`, which is counted once for all models."""
+        if split not in prepared.counted:
+            prepared.counted[split] = self.counted(prepared, split)
+        return prepared.counted[split]
 
     def counted(self, prepared: Labelled, split: str) -> Mapping[str, Mapping[str, float]]:
         """The metrics of the most frequent answer and of bags of n-grams, by their names."""

@@ -1,0 +1,373 @@
+"""Labels: what is a text, or a pair of texts? Classes and scores."""
+
+# n examples, l labels
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from statistics import median
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from parformer.config import ModelConfig
+from parformer.costs import cost
+from parformer.data.benchmarks import BENCHMARKS
+from parformer.data.corpora import Corpus
+from parformer.data.labelled import Feature, Labelled, unpacked
+from parformer.data.tables import Example
+from parformer.data.tokens import Prepared
+from parformer.events import Watch
+from parformer.fitting.kinds.base import Kind, Losses
+from parformer.fitting.phases import TextFacts
+from parformer.fitting.rules import DEPTHS, Placement, in_turn
+from parformer.fitting.scored import FINAL, Metrics, TaskScores
+from parformer.model import Model
+from parformer.pattern import Pattern, par
+from parformer.predict.request import predict
+from parformer.recipe import Recipe
+from parformer.report.words import Unit
+from parformer.tasks import find_task
+from parformer.tasks.classify import Classify, Scores, truth_of
+from parformer.tasks.labelled import LabelTask, all_logits
+from parformer.tasks.preparing import kind_of, with_head
+from parformer.train.distributed import Workers
+from parformer.train.job import read_data
+from parformer.train.tuning import LENGTH
+
+LADDER = ((32, 1), (48, 1), (64, 1), (96, 2), (128, 2), (192, 2), (256, 3), (384, 4))
+"""Widths, and pairs of attention and feed-forward."""
+WORDS = 8192
+"""Pieces of words in a vocabulary."""
+BATCH = 32
+EPOCHS = 12
+"""How often a training reads every example at most."""
+PER_WEIGHT = 0.5
+"""Tokens of examples that there are at least for each parameter of the largest stack."""
+JUDGED = 2048
+"""Examples of the valid split that models are compared on, at most."""
+READ = 32_768
+"""Tokens that a validation reads at most."""
+BARELY = 0.98
+"""Whoever does not get below this share of what frequencies reach learned nothing."""
+RESAMPLES = 400
+"""Samples of a bootstrap over examples."""
+CALLED = {
+    "majority": "the most frequent answer",
+    "mean": "the mean of all scores",
+    "n-grams": "a bag of n-grams",
+}
+"""What needs no network, in words."""
+SHOWN, MOST_WORDS = 5, 160
+"""Examples that a report shows, and characters of each."""
+
+
+class Labels(Kind):
+    """Classes or scores of labelled texts."""
+
+    behind = 0.15
+    spread = 0.03
+    without = MappingProxyType(
+        {"search": "labels are learned in minutes: the placements by rule take part"}
+    )
+
+    @property
+    def scored(self) -> bool:
+        """Whether labels are numbers."""
+        return kind_of(self.request.task) == "score"
+
+    @property
+    def what(self) -> str:
+        who = "scores" if self.scored else "classes"
+        named = f", task {self.request.task}" if self.request.task in BENCHMARKS else ""
+        return f"a model that tells the {who} of texts like those of {self.request.corpus}{named}"
+
+    @property
+    def unit(self) -> Unit:
+        return Unit("plain", "squared error")
+
+    @property
+    def lesson(self) -> Unit:
+        return self.unit if self.scored else Unit("plain", "nats per label")
+
+    def recipe(self) -> Recipe:
+        asked = self.request
+        window = BENCHMARKS[asked.task].length if asked.task in BENCHMARKS else LENGTH
+        changes: dict[str, object] = {
+            "data.texts": asked.text,
+            "data.label": asked.label,
+            "data.vocab_size": WORDS,
+            "model.max_len": window,
+            "model.pool": "mean",
+            "train.task": asked.task,
+            "train.tgt_len": window,
+            "train.batch": BATCH,
+        }
+        return with_head(asked.recipe().replaced(changes))
+
+    def find(self, watch: Watch, path: Path, identity: str) -> Corpus | None:
+        return None
+
+    def read(
+        self, corpus: Corpus | None, watch: Watch, path: Path, identity: str
+    ) -> tuple[Recipe, Prepared]:
+        recipe = self.recipe().replaced({"data.identity": identity})
+        recipe, prepared = read_data(recipe, Workers(), watch, None, path)
+        assert isinstance(prepared, Labelled)
+        train = prepared.examples["train"]
+        types = 2 if len(train[0].texts) > 1 else 0
+        batch = min(BATCH, max(1, len(train) // 4))
+        return recipe.replaced({"model.token_types": types, "train.batch": batch}), prepared
+
+    def facts(self, recipe: Recipe, prepared: Prepared) -> TextFacts:
+        assert isinstance(prepared, Labelled)
+        task = task_of(recipe)
+        train, valid = (unpacked(prepared.splits[split].tokens) for split in ("train", "valid"))
+        lengths = [one.length for one in train]
+        ignorance, squares = ignorant(task, train, valid)
+        return TextFacts(
+            identity=prepared.identity,
+            tokens=sum(lengths),
+            bytes=sum(len(text.encode()) for e in prepared.examples["train"] for text in e.texts),
+            vocabulary=prepared.tokenizer.size,
+            overlap={},
+            references={},
+            examples={split: len(rows) for split, rows in prepared.examples.items()},
+            length=max(2, int(median(lengths))),
+            ignorance=ignorance,
+            to_beat=BARELY * squares,
+            plain={
+                split: {CALLED[n]: dict(some) for n, some in task.beside(prepared, split).items()}
+                for split in prepared.splits
+                if split != "train"
+            },
+            repeated=repeats(prepared.examples),
+        )
+
+    def rungs(self, like: ModelConfig, facts: TextFacts) -> list[ModelConfig]:
+        return [encoder_rung(like, *size) for size in LADDER]
+
+    def largest(self, rungs: Sequence[ModelConfig], facts: TextFacts) -> int:
+        most = facts.tokens / PER_WEIGHT
+        fits = [n for n, one in enumerate(rungs) if cost(one).decoder_parameters <= most]
+        return fits[-1] if fits else 0
+
+    def placements(self, base: ModelConfig, found: str) -> list[Placement]:
+        return encoder_placements(len(base.pattern), self.request.letters)
+
+    def training(self, steps: int) -> Mapping[str, object]:
+        # as many looks as there are: none ends a training, but the best weights are kept
+        return {"train.patience": 100, "train.evaluate_tokens": READ}
+
+    def most_updates(self, recipe: Recipe, prepared: Prepared) -> int:
+        assert isinstance(prepared, Labelled)
+        return max(1, EPOCHS * len(prepared.examples["train"]) // recipe.train.batch)
+
+    def losses(self, recipe: Recipe, model: Model, prepared: Prepared) -> Losses:
+        task, features = task_of(recipe), unpacked(prepared.splits["valid"].tokens)
+        if len(features) > JUDGED:
+            places = np.linspace(0, len(features) - 1, JUDGED).astype(int)
+            features = [features[n] for n in places]
+        told_nl = torch.stack(all_logits(model, features, task.pad)).double()
+        return squared_errors(task, features, told_nl)
+
+    def scores(
+        self, recipe: Recipe, models: Mapping[str, Model], prepared: Prepared, facts: TextFacts
+    ) -> TaskScores | None:
+        assert isinstance(prepared, Labelled)
+        task, splits = task_of(recipe), dict[str, dict[str, Metrics]]()
+        whole = TaskScores(self.request.task, main_of(task), {})
+        between: dict[str, tuple[float, float]] = {}
+        for split in ("valid", "test"):
+            if split not in prepared.splits:
+                continue
+            features = unpacked(prepared.splits[split].tokens)
+            examples = [prepared.examples[split][one.number] for one in features]
+            splits[split] = dict(facts.plain.get(split, {}))
+            for name, model in models.items():
+                told_nl = torch.stack(all_logits(model, features, task.pad)).double()
+                answers = Answers(task, features, examples, told_nl)
+                splits[split][name] = answers.metrics()
+                if name == FINAL:
+                    between[split] = answers.interval(whole, self.request.seed)
+        return TaskScores(self.request.task, main_of(task), splits, between, facts.examples)
+
+    def shown(
+        self, recipe: Recipe, models: Mapping[str, Model], prepared: Prepared
+    ) -> list[tuple[str, str, str]]:
+        assert isinstance(prepared, Labelled)
+        split = "test" if "test" in prepared.splits else "valid"
+        task, features = task_of(recipe), unpacked(prepared.splits[split].tokens)
+        step = max(1, len(features) // SHOWN)
+        some, found = features[::step][:SHOWN], []
+        for name, model in models.items():
+            told = all_logits(model, some, task.pad)
+            rows = [
+                answer_words(recipe.model, prepared.examples[split][one.number], told_l)
+                for one, told_l in zip(some, told, strict=True)
+            ]
+            found.append((name, "", "\n".join(rows)))
+        return found
+
+    def asking(self, run: str, recipe: Recipe, prepared: Prepared) -> tuple[str, Callable[[], str]]:
+        assert isinstance(prepared, Labelled)
+        split = "test" if "test" in prepared.splits else "valid"
+        texts = [short(text, 60) for text in prepared.examples[split][0].texts]
+        words = f"--text {quote(texts[0])}"
+        words += f" --text-pair {quote(texts[1])}" if len(texts) > 1 else ""
+
+        def ask() -> str:
+            told = predict(model=Path(run), texts=(texts[0],), text_pairs=tuple(texts[1:]))
+            one = told.predictions[0]
+            return f"it answered {one.label or f'{one.score:.3g}'}"
+
+        return f"parformer predict {quote(run)} {words}", ask
+
+
+class Answers:
+    """What a model told of examples, and what that is worth."""
+
+    def __init__(
+        self, task: LabelTask, features: Sequence[Feature], examples: Sequence[Example],
+        told_nl: torch.Tensor,
+    ) -> None:  # fmt: skip
+        self.task, self.examples = task, examples
+        self.told: NDArray[np.float64] = told_nl.softmax(-1).numpy()
+        self.truth: NDArray[np.generic] = np.array([one.targets[0] for one in features])
+        if isinstance(task, Scores):
+            self.told, self.truth = told_nl[:, 0].numpy(), truth_of(features)
+
+    def metrics(self, places: NDArray[np.int64] | None = None) -> Metrics:
+        """Of all, or of some that were drawn."""
+        if places is None:
+            places = np.arange(len(self.truth))
+        if isinstance(self.task, Scores):
+            return self.task.measured(self.truth[places].astype(float), self.told[places])
+        assert isinstance(self.task, Classify)
+        some = [self.examples[n] for n in places]
+        return self.task.measured(self.truth[places].astype(int), self.told[places], some)
+
+    def interval(self, whole: TaskScores, seed: int) -> tuple[float, float]:
+        """Where the main figure lies, by drawing the examples again and again."""
+        rng, count = np.random.default_rng(seed), len(self.truth)
+        drawn = [whole.figure(self.metrics(rng.integers(count, size=count)))
+                 for _ in range(RESAMPLES)]  # fmt: skip
+        low, high = np.nanpercentile([np.nan if x is None else x for x in drawn], [2.5, 97.5])
+        return float(low), float(high)
+
+
+def task_of(recipe: Recipe) -> LabelTask:
+    task = find_task(recipe)
+    assert isinstance(task, LabelTask)
+    return task
+
+
+def main_of(task: LabelTask) -> tuple[str, ...]:
+    """The metrics whose mean the task is told in."""
+    return task.metrics if task.benchmark or isinstance(task, Scores) else task.metrics[:1]
+
+
+def squared_errors(task: LabelTask, features: Sequence[Feature], told_nl: torch.Tensor) -> Losses:
+    """Of scores, or of the probabilities of classes (Brier 1950), example by example."""
+    if isinstance(task, Scores):
+        return np.asarray((told_nl[:, 0].numpy() - truth_of(features)) ** 2)
+    sure_nl = told_nl.softmax(-1)
+    truth_n = torch.tensor([one.targets[0] for one in features])
+    sure_nl[torch.arange(len(features)), truth_n] -= 1
+    return np.asarray(sure_nl.square().sum(-1).numpy())
+
+
+def ignorant(
+    task: LabelTask, train: Sequence[Feature], valid: Sequence[Feature]
+) -> tuple[float, float]:
+    """The loss and the squared error of whoever tells every example alike."""
+    if isinstance(task, Scores):
+        error = float(np.mean((truth_of(valid) - truth_of(train).mean()) ** 2))
+        return error, error
+    counts = Counter(one.targets[0] for one in train)
+    kinds = len(task.recipe.model.labels)
+    share_l = np.array([counts[n] + 0.5 for n in range(kinds)]) / (len(train) + 0.5 * kinds)
+    truth_n = np.array([one.targets[0] for one in valid])
+    squares_l = (share_l**2).sum() - 2 * share_l + 1
+    return float(-np.log(share_l[truth_n]).mean()), float(squares_l[truth_n].mean())
+
+
+def repeats(examples: Mapping[str, Sequence[Example]]) -> dict[str, float]:
+    """The share of each split's texts that stand in train word for word."""
+    known = {one.texts for one in examples["train"]}
+    return {
+        split: sum(one.texts in known for one in rows) / len(rows)
+        for split, rows in examples.items()
+        if split != "train"
+    }
+
+
+def encoder_rung(like: ModelConfig, width: int, pairs: int) -> ModelConfig:
+    """The interleaved encoder of this size."""
+    heads = 2 if width < 64 else 4 if width < 256 else 8
+    sizes: dict[str, object] = {"d_model": width, "n_head": heads, "d_inner": 4 * width}
+    return like.replaced(**sizes, pattern=in_turn("sf", [2 * pairs])[0])
+
+
+def encoder_placements(layers: int, letters: str) -> list[Placement]:
+    """What may read texts from both sides.
+
+    >>> for one in encoder_placements(4, "sfln"):
+    ...     print(one.name, one.patterns[0])
+    interleaved (sf)x2
+    par sfff
+    shared {sf}x2
+    lsra (l[kernel=7]f)x2
+    bag n (f)x3
+    memory n (sf)x2
+    """
+    depths = list(dict.fromkeys(max(2, 2 * round(share * layers / 2)) for share in DEPTHS))
+    turns = "attention and feed-forward in turn"
+    found = [Placement("interleaved", "Interleaved, resized", turns, in_turn("sf", depths))]
+    rule = "one block in five is attention, in the first two thirds"
+    by_rule = tuple(map(par, depths))
+    if by_rule != found[0].patterns:
+        found.append(Placement("par", "PAR's rule", rule, by_rule))
+    again = tuple(Pattern.parse(f"{{sf}}x{depth // 2}") for depth in depths if depth > 2)
+    if again:
+        how = "one pair of attention and feed-forward, run several times (ALBERT)"
+        found.append(Placement("shared", "Shared weights", how, again))
+    if "l" in letters:
+        near = tuple(Pattern.parse(f"(l[kernel=7]f)x{depth // 2}") for depth in depths)
+        how = "attention with half of the channels, convolution with the others"
+        found.append(Placement("lsra", "LSRA", how, near))
+    if "n" in letters:
+        words = tuple(Pattern.parse(f"n (f)x{max(1, depth - 1)}") for depth in depths)
+        how = "a memory of n-grams and feed-forwards: words and their neighbours, no attention"
+        found.append(Placement("bag", "Bag of n-grams", how, words))
+        behind = tuple(Pattern.parse(f"n (sf)x{depth // 2}") for depth in depths)
+        how = f"a memory of n-grams, then {turns}"
+        found.append(Placement("memory", "Memory, then attention", how, behind))
+    return found
+
+
+def answer_words(config: ModelConfig, example: Example, told_l: torch.Tensor) -> str:
+    """An example, what was told of it, and what it is."""
+    text = short(" / ".join(example.texts), MOST_WORDS)
+    if not config.labels:
+        return f"“{text}”\n→ {float(told_l[0]):.3g}; in truth {example.label}\n"
+    sure_l = told_l.double().softmax(-1)
+    best = int(sure_l.argmax())
+    told = f"{config.labels[best]} ({float(sure_l[best]):.0%})"
+    mark = "✓" if config.labels[best] == example.label else f"✗ in truth {example.label}"
+    return f"“{text}”\n→ {told} {mark}\n"
+
+
+def short(text: str, most: int) -> str:
+    """A text in one line, cut between words."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    return (
+        f"{line[: line.rfind(' ', most // 2, most) if ' ' in line[most // 2 : most] else most]} …"
+    )
