@@ -16,18 +16,16 @@ import numpy as np
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.errors import ConfigError
 from parformer.events import Watch
 from parformer.fitting import grid
 from parformer.fitting.ladder import CLOCKED
-from parformer.fitting.phases import BASELINE, Finalist, Finalists, Line, Placed, Profiled, Seen
-from parformer.fitting.rules import Placement
+from parformer.fitting.phases import Profiled, Seen
 from parformer.fitting.running import ROUNDS, OutOfTime, Running
 from parformer.measure.profile import BlockRange, Sizes, profile_device
-from parformer.measure.readings import Readings, Step
+from parformer.measure.readings import Step
 from parformer.pattern import BlockSpec, Pattern
 from parformer.search.front import front
-from parformer.search.limits import as_option, excess, in_words
+from parformer.search.limits import excess
 from parformer.search.sizes.engine import Ended, ending, work_off
 from parformer.search.sizes.evolution import Plan
 from parformer.search.sizes.objectives import Clock, Figures
@@ -177,13 +175,6 @@ def choose(
     return min(range(len(configs)), key=lambda n: excess(figures[n], limits))
 
 
-def measured_figures(fit: Running, config: ModelConfig, name: str, readings: Readings) -> Figures:
-    """What a model costs; its latency by the baseline's, which was in the same rounds."""
-    reading, seconds = readings[name], fit.baseline.figures["latency"]
-    clocked = {"latency": reading.ratio * seconds, "memory": float(reading.peak_bytes)}
-    return fit.counts(config) | clocked
-
-
 def picture(searches: Sequence[Ended], dots: int = 400) -> Seen:
     """What was looked at and what is unbeaten, for a figure."""
     return seen([one.figures for ended in searches for one in ended.candidates], dots)
@@ -248,11 +239,14 @@ def straight_line(fit: Running) -> Profiled:
     """What blocks cost, from a dozen models of all placements."""
     base = fit.baseline.recipe.model
     rules = fit.kind.placements(base, "")
-    sizes = {one.name: grid.sized(one.patterns, base) for one in rules}
+    sizes = {one.name: fit.kind.sizes(one, base) for one in rules}
     models = [base, *grid.drawn_from(sizes, grid.MODELS)]
     try:
         readings = fit.measure(
-            {str(n): one for n, one in enumerate(models)}, fit.step, fit.impatient().preparing
+            {str(n): one for n, one in enumerate(models)},
+            fit.step,
+            fit.impatient().preparing,
+            rough=True,
         )
     except OutOfTime:
         fit.leave_out(Profiled.PHASE)
@@ -282,126 +276,3 @@ def whole_models(fit: Running, count: int) -> list[ModelConfig]:
     return [
         (space := spaces[number % len(spaces)]).config(space.draw(rng)) for number in range(count)
     ]
-
-
-def cheapest_models(fit: Running) -> list[ModelConfig]:
-    """The smallest of every placement."""
-    base = fit.baseline.recipe.model
-    if not fit.kind.searches:
-        sizes = [grid.sized(one.patterns, base) for one in fit.kind.placements(base, "")]
-        return [min(some, key=lambda one: fit.counts(one)["flops"]) for some in sizes]
-    spaces = [space for some in spaces_by_rule(fit).values() for space in some]
-    if "i" in fit.request.letters:  # a search may leave blocks out, down to a single one
-        single = [Pattern.parse(letter) for letter in fit.request.letters.replace("i", "")]
-        spaces += [space_of("single", pattern, base, fit.request.preset) for pattern in single]
-    return [space.config(space.smallest()) for space in spaces]
-
-
-def refuse_unreachable(fit: Running) -> None:
-    """Ask the cheapest models first: where none of them keeps the limits, no other does."""
-    base, cheapest = fit.baseline.recipe.model, cheapest_models(fit)
-    figures = [{**fit.counts(config)} for config in cheapest]
-    if set(fit.limits) & set(CLOCKED):
-        asked = {str(number): config for number, config in enumerate(cheapest)}
-        readings = fit.measure({BASELINE: base, **asked}, fit.step)
-        for number, one in enumerate(figures):
-            reading = readings[str(number)]
-            # whichever is less: what a bad moment made slow is not refused for it
-            took = min(reading.low, reading.ratio * fit.baseline.figures["latency"])
-            one |= {"latency": took, "memory": float(reading.peak_bytes)}
-    best = min(range(len(figures)), key=lambda n: excess(figures[n], fit.limits))
-    if excess(figures[best], fit.limits) and not keeps_all(fit, fit.baseline.figures):
-        raise nothing_fits(cheapest[best].pattern, figures[best], fit.limits)
-
-
-def clock_of(fit: Running) -> Clock:
-    known, base = fit.progress.need(Profiled), fit.baseline.recipe.model
-    figures = fit.baseline.figures
-    if known.profile is not None:
-        return known.profile
-    if fit.kind.searches:
-        return Reckoned(base, figures["latency"], int(figures["memory"]), fit.step)
-    line = known.line or Line({"flops": figures["latency"] / figures["flops"]})
-    return grid.Straight(line, fit.counts, base, figures["memory"])
-
-
-def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelConfig], Seen]:
-    """The sizes of a placement that are worth building, and all that were looked at."""
-    base, limits = fit.baseline.recipe.model, fit.limits
-    if not fit.kind.searches:
-        models = grid.sized(rule.patterns, base)
-        prices = [
-            price | {
-                "quality": price["decoder_parameters"],
-                "latency": clock.latency(one),
-                "memory": float(clock.peak_bytes(one)),
-            }
-            for one in models
-            for price in [fit.counts(one)]
-        ]  # fmt: skip
-        return [models[n] for n in nearest(prices, limits)], seen(prices)
-    folder = fit.path / "sizes"
-    folder.mkdir(exist_ok=True)
-    searches = [
-        search_sizes(
-            space, clock, limits, fit.step, fit.request.seed, folder / f"{space.name}.jsonl"
-        )
-        for space in (space_of(rule.name, p, base, fit.request.preset) for p in rule.patterns)
-    ]
-    return candidates(searches, limits), picture(searches)
-
-
-def find(fit: Running) -> Finalists:
-    """The finalists: every placement with the sizes that fit, measured beside the baseline."""
-    base, clock, limits = fit.baseline.recipe.model, clock_of(fit), fit.limits
-    found = fit.progress.need(Placed).pattern
-    rules = {one.name: one for one in fit.kind.placements(base, found)}
-    tried, pictures = dict[str, list[ModelConfig]](), dict[str, Seen]()
-    for number, (name, rule) in enumerate(rules.items()):
-        fit.watch.preparing(f"sizes of {rule.title}", number / (len(rules) + 1))
-        tried[name], pictures[name] = sizes_of(fit, rule, clock)
-    configs = {f"{name} {n}": c for name, many in tried.items() for n, c in enumerate(many)}
-    readings = fit.measure({BASELINE: base, **configs}, fit.step, fit.watch.preparing)
-    models = list[Finalist]()
-    for name, many in tried.items():
-        figures = [
-            measured_figures(fit, config, f"{name} {n}", readings) for n, config in enumerate(many)
-        ]
-        best = choose(many, figures, limits)
-        if many[best] not in (base, *(one.config for one in models)):
-            search = "a Pareto search" if fit.kind.searches else "a grid"
-            how = f"{rules[name].how}; sizes by {search} within the limits"
-            fits = excess(figures[best], limits) == 0
-            models.append(
-                Finalist(name, rules[name].title, how, many[best], dict(figures[best]), fits)
-            )
-    own = measured_figures(fit, base, BASELINE, readings)
-    fits = keeps_all(fit, own)
-    if not fits and not any(one.eligible for one in models):
-        nearest = min(models, key=lambda one: excess(one.figures, limits))
-        raise nothing_fits(nearest.config.pattern, nearest.figures, limits)
-    how = "attention and feed-forward in turn, all alike, sized for the time there is"
-    first = Finalist(BASELINE, "Interleaved Transformer", how, base, dict(own), fits)
-    return Finalists((first, *models), pictures)
-
-
-def keeps_all(fit: Running, figures: Mapping[str, float]) -> bool:
-    """Whether the baseline keeps all limits; one of its own figure it does by definition."""
-    return all(
-        limit.most >= 1 if limit.relative else figures[limit.metric] <= limit.most
-        for limit in fit.request.bounds
-    )
-
-
-def nothing_fits(
-    pattern: Pattern, figures: Mapping[str, float], limits: Mapping[str, float]
-) -> ConfigError:
-    broken = {name: figures[name] for name in limits if figures[name] > limits[name]}
-    has = " and ".join(
-        f"{in_words(n, v)} of {n} where {in_words(n, limits[n])} is allowed"
-        for n, v in broken.items()
-    )
-    options = " ".join(f"--limit {as_option(n, v)}" for n, v in broken.items())
-    return ConfigError(
-        f"no model is within the limits; the nearest, {pattern}, has {has}; try {options}"
-    )

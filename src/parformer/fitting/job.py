@@ -20,6 +20,7 @@ from parformer.events import Event, Listener, Phase, Watch, nobody
 from parformer.fitting import (
     candidates,
     contest,
+    finalists,
     ladder,
     placements,
     rates,
@@ -129,10 +130,10 @@ def work_off(run: Running, command: str) -> FitResult:
     phase(TextFacts, running.read)
     phase(Baseline, ladder.size)
     if not run.progress.has(Finalists.PHASE):
-        run.progress.timed(Baseline.PHASE, lambda: candidates.refuse_unreachable(run))
+        run.progress.timed(Baseline.PHASE, lambda: finalists.refuse_unreachable(run))
     phase(Profiled, candidates.profile)
     phase(Placed, placements.search)
-    phase(Finalists, candidates.find)
+    phase(Finalists, finalists.find)
     phase(Rates, rates.rates)
     phase(Contest, contest.contest)
     phase(Seeds, winner.seeds)

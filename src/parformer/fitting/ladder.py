@@ -49,11 +49,12 @@ def size(fit: Running) -> Baseline:
     known = {"model.counts": facts.counts, "model.recall": RECALL if facts.counts else 0}
     recipe = recipe.replaced({"data.identity": fit.prepared.identity, **known})
     rungs = fit.kind.rungs(recipe.model, facts)
-    recipe = replace(recipe, model=rungs[PROBE])
+    probe = rungs[min(PROBE, len(rungs) - 1)]
+    recipe = replace(recipe, model=probe)
     refuse_misfits(recipe, tokens, workers)
     recipe = decide(recipe, tokens, workers, fit.watch.notice)
     if fit.by_clock:
-        paces = reckon(rungs, rungs[PROBE], step_seconds(recipe, tokens, workers))
+        paces = reckon(rungs, probe, step_seconds(recipe, tokens, workers))
         seconds = fit.seconds_for("contest") / FINALISTS / SURVIVE
     else:
         paces, seconds = [1.0] * len(rungs), float(fit.request.steps or 0)
@@ -81,7 +82,8 @@ def _within_absolute(fit: Running, rungs: Sequence[ModelConfig], largest: int) -
         return largest
     figures = [{**fit.counts(config)} for config in rungs[: largest + 1]]
     if set(limits) & set(CLOCKED):
-        readings = fit.measure({str(n): c for n, c in enumerate(rungs[: largest + 1])}, fit.step)
+        asked = {str(n): config for n, config in enumerate(rungs[: largest + 1])}
+        readings = fit.measure(asked, fit.step, rough=True)
         for number, one in enumerate(figures):
             reading = readings[str(number)]
             one |= {"latency": reading.median, "memory": float(reading.peak_bytes)}

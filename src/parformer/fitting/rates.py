@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from parformer.config import read_model
 from parformer.fitting.phases import BASELINE, Paces, Rates, RatesOf, Tried
 from parformer.fitting.running import GLANCE, Running
 from parformer.tasks import find_task
 from parformer.train.alike import read_curve
 from parformer.train.distributed import Workers
 from parformer.train.plan import step_seconds, token_seconds
-from parformer.train.schedule import rate_for
 
 MOST_RATES = 5
 """Rates that a sweep tries at most."""
@@ -79,8 +77,8 @@ def trial_steps(fit: Running) -> int:
 
 def first_rate(fit: Running, name: str) -> float:
     """The rate that a finalist's size calls for, of two digits."""
-    usual, known = fit.baseline.recipe.train.learning_rate, read_model(fit.request.preset)
-    return float(f"{rate_for(fit.finalists[name].config, usual, known):.2g}")
+    usual = fit.baseline.recipe.train.learning_rate
+    return float(f"{fit.kind.rate(fit.finalists[name].config, usual):.2g}")
 
 
 def sweep(score: Callable[[float], Tried], start: float, *, factor: float = 2.0) -> list[Tried]:

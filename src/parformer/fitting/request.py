@@ -49,6 +49,9 @@ TOKENIZERS: dict[Kind, tuple[str, ...]] = {
 KINDS = typing.get_args(Tokenizers)
 """What a token may be."""
 
+LLAMA_CPP = {"family": "llama", "choices": "sfi"}
+"""What a model for llama.cpp is made of unless somebody says otherwise."""
+
 USUAL, SHORTEST = 600.0, 60.0
 """Seconds where none are given, and below which nothing can be said about any model."""
 
@@ -57,6 +60,9 @@ COUNTS = 6_000_000
 
 NO_MORE = "latency=1x"
 """The limit where none is given: no slower than the baseline."""
+
+LATER = ("task", "data", "text", "label", "pair", "start", "runtime", "exports")
+"""Fields that came after version 0.1."""
 
 MAY_CHANGE = ("watts", "grid", "price", "currency", "local", "exports")
 """What only a report says, or how a text is found: a run may be asked with another one."""
@@ -113,6 +119,8 @@ class FitRequest:
     """Remembered tokens before them; -1 means as trained."""
     threads: int = 1
     """Threads that latency is measured with."""
+    runtime: Literal["torch", "onnx", "llama.cpp"] = "torch"
+    """Where the model will be deployed: latencies and their limit are those of this runtime."""
     exports: bool = True
     """Try in the end how the model leaves: served, and exported for onnxruntime, llama.cpp and
     Hugging Face."""
@@ -164,6 +172,9 @@ class FitRequest:
             "family": next(iter(PRESETS[self.kind])),
             "choices": CHOICES[self.kind],
         }
+        if self.runtime == "llama.cpp":
+            usual |= LLAMA_CPP
+            object.__setattr__(self, "counts", False)  # which have no place there
         for name, value in usual.items():
             object.__setattr__(self, name, getattr(self, name) or value)
 
@@ -188,9 +199,24 @@ class FitRequest:
                     + f", or say {ways}"
                     * bool(ways)
                 )
+        if self.runtime == "llama.cpp":
+            self._check_home()
         if kind == "pairs" and not self.pair:
             raise ConfigError("--task translate needs to know which texts are a pair; give --pair, "
                               "such as de-en")  # fmt: skip
+
+    def _check_home(self) -> None:
+        """Refuse what llama.cpp has no place for."""
+        strange = set(self.letters) - set(LLAMA_CPP["choices"])
+        if self.kind != "text" or self.family == "transformer-xl" or strange:
+            what = f"--task {self.task}" if self.kind != "text" else f"--family {self.family}"
+            what = f"blocks {''.join(sorted(strange))!r}" if strange else what
+            raise ConfigError(
+                f"--runtime llama.cpp has no place for {what}; it runs language models of the "
+                "families llama and gpt2 with the blocks s and f (--runtime onnx runs everything)"
+            )
+        if self.tokenizer not in ("byte", "bpe"):
+            raise ConfigError(f"--runtime llama.cpp reads bytes or bpe, not {self.tokenizer!r}")
 
     def _refuse_more_than_a_run(self) -> None:
         if not self.run:
@@ -307,18 +333,27 @@ class FitRequest:
         """A run answers one question; what only its report says may change."""
         asked = replace(asked, run=self.run, **{n: getattr(self, n) for n in MAY_CHANGE})
         old, new = self.to_dict(), asked.to_dict()
-        for name in old:
-            if old[name] != new[name]:
+        for name in {**old, **new}:
+            if old.get(name) != new.get(name):
                 raise ConfigError(
-                    f"{name} is {old[name]!r} in the run {str(path)!r} and {new[name]!r} now; "
+                    f"{name} is {old.get(name, '')!r} in the run {str(path)!r} and "
+                    f"{new.get(name, '')!r} now; "
                     "leave it as it was, or choose another --run"
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """As a run keeps it: everything but its own folder."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "run"}
+        """As a run keeps it: everything but its own folder, and what version 0.1 did not know
+        where nobody asked for it.
+        """
+        values = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if one.name != "run"
+            and (one.name not in LATER or getattr(self, one.name) != one.default)
+        }
         length = {"time": self.seconds, "steps": self.steps or 0}
-        return values | length | {"limits": list(self.limits), "text": list(self.text)}
+        lists = {name: list(values[name]) for name in ("limits", "text") if name in values}
+        return values | length | lists
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

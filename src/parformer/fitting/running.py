@@ -23,9 +23,10 @@ from parformer.events import Event, Part, Preparing, Watch
 from parformer.fitting.kinds import find_kind
 from parformer.fitting.kinds.base import Kind
 from parformer.fitting.kinds.language import EVALUATED
-from parformer.fitting.phases import Baseline, Finalist, Finalists, Paces, TextFacts
+from parformer.fitting.phases import BASELINE, Baseline, Finalist, Finalists, Paces, TextFacts
 from parformer.fitting.progress import Clock, Progress
 from parformer.fitting.request import FitRequest
+from parformer.fitting.runtime import runtime_meter, scaled
 from parformer.fitting.timetable import counted, plan, share_out
 from parformer.grams import largest_order, least_bytes
 from parformer.measure.readings import Meter, Readings, Step, measure_here
@@ -47,6 +48,10 @@ LARGEST_VOCABULARY = 8192
 """Counts give a chance to every token; of more tokens than these that would take too long."""
 SPARED = 0.004
 """A table of half the size is taken if it costs no more of the loss."""
+
+
+THERE = "size.there"
+"""How many times as long a model takes in the runtime that it is for."""
 
 
 class OutOfTime(Exception):
@@ -192,10 +197,31 @@ class Running:
         return replace(self.kind.step(self.facts), rounds=ROUNDS)
 
     def measure(
-        self, configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
+        self,
+        configs: Mapping[str, ModelConfig],
+        step: Step,
+        progress: Preparing | None = None,
+        *,
+        rough: bool = False,
     ) -> Readings:
-        """Latency and memory of models, side by side."""
-        return self.kind.meter(self.meter, self.facts)(configs, step, progress)
+        """Latency and memory of models, side by side, where they will run.
+
+        `rough` asks for many: in another runtime their times are reckoned, not measured.
+        """
+        meter, asked = self.kind.meter(self.meter, self.facts), self.request
+        if asked.runtime == "torch":
+            return meter(configs, step, progress)
+        if rough:
+            times = self.progress.number(THERE, lambda: self.times_there(first_of(configs)))
+            return scaled(meter(configs, step, progress), times)
+        there = runtime_meter(asked.runtime, asked.kind, self.facts.source)
+        return there(configs, step, progress)
+
+    def times_there(self, config: ModelConfig) -> float:
+        """How many times as long as here a model takes in the runtime."""
+        one = {BASELINE: config}
+        here = self.kind.meter(self.meter, self.facts)(one, self.step)[BASELINE].median
+        return self.measure(one, self.step)[BASELINE].median / here
 
     def counts(self, config: ModelConfig) -> Figures:
         """What can be counted of a model's step."""
@@ -258,8 +284,9 @@ class Running:
 
         The rate falls in the end, so that who wins can go on from before that.
         """
-        own = self.kind.training(steps)
-        return replace(self.baseline.recipe, model=self.finalists[name].config).replaced(
+        config = self.finalists[name].config
+        own = self.kind.training(config, self.path)
+        return replace(self.baseline.recipe, model=config).replaced(
             {
                 "train.steps": steps,
                 "train.time": 0.0,
@@ -273,6 +300,10 @@ class Running:
                 **own,
             }
         )
+
+
+def first_of(configs: Mapping[str, ModelConfig]) -> ModelConfig:
+    return next(iter(configs.values()))
 
 
 def count_references(prepared: Prepared, size: int = 0) -> dict[str, References]:

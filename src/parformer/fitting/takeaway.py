@@ -14,8 +14,8 @@ from parformer.fitting.running import Running
 from parformer.measure.readings import measure_here
 from parformer.serve.request import ServeRequest, open_services
 
-LEAST = 5.0
-"""Seconds that must be left for a way to be tried."""
+GRACE, OVER = 5.0, 0.03
+"""Seconds, and the share of its time, by which a fit may be longer for the sake of trying."""
 NO_TIME = "not tried, the time was over; it compares numbers itself before it writes anything"
 
 
@@ -27,7 +27,7 @@ def ways_out(fit: Running) -> tuple[Way, ...]:
 
 
 def attempt(fit: Running, name: str, command: str, work: Callable[[], str]) -> Way:
-    if fit.by_clock and fit.left < LEAST:
+    if fit.by_clock and fit.progress.spent > (1 + OVER) * fit.request.seconds + GRACE:
         return Way(name, command, False, NO_TIME)
     fit.watch.preparing(f"trying {name}", 0.0)
     try:

@@ -27,7 +27,7 @@ from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.events import Preparing
 from parformer.measure.device import Receipt, pinned_threads
 from parformer.measure.grid import settle
-from parformer.measure.models import PLACEMENT, PRECISIONS, measure_models
+from parformer.measure.models import PLACEMENT, PRECISIONS, Runtime, measure_models
 from parformer.measure.statistics import compare, median_interval
 from parformer.records import Record
 
@@ -163,9 +163,16 @@ class Meter(Protocol):
 
 
 def measure_here(
-    configs: Mapping[str, ModelConfig], step: Step, progress: Preparing | None = None
+    configs: Mapping[str, ModelConfig],
+    step: Step,
+    progress: Preparing | None = None,
+    *,
+    runtime: Runtime | None = None,
 ) -> Readings:
-    """On this machine. All models are alive at once, so give few: `in_batches` cuts many."""
+    """On this machine. All models are alive at once, so give few: `in_batches` cuts many.
+
+    `runtime` makes the step that is timed, where another one than torch is to run it.
+    """
     with pinned_threads(step.threads):
         measured = measure_models(
             configs,
@@ -177,6 +184,7 @@ def measure_here(
             precision=step.precision,
             standing=True,
             progress=progress,
+            runtime=runtime,
         )
     first = next(iter(configs))
     readings = []

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from parformer.data.labelled import Labelled
 from parformer.data.tokens import Prepared
 from parformer.errors import CorpusError, Stopped, TrainingError
 from parformer.events import Event, Step, Validated, Watch
@@ -122,7 +123,8 @@ class Alike:
     def _known(self, path: Path, recipe: Recipe) -> Recipe:
         """The recipe of a run that is there, else of one that begins now."""
         if not is_run(path):
-            recipe = fit_vocabulary(recipe, self.prepared.tokenizer, lambda _: None)
+            if not isinstance(self.prepared, Labelled):  # whose recipe was made for its tokens
+                recipe = fit_vocabulary(recipe, self.prepared.tokenizer, lambda _: None)
             recipe = recipe.replaced({"data.identity": self.prepared.identity})
             start_run(path, recipe, self.prepared.tokenizer)
             return recipe

@@ -15,11 +15,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parformer.config import ModelConfig
+from parformer.config import ModelConfig, read_model
 from parformer.costs import cost
 from parformer.data.corpora import Corpus
 from parformer.data.tokens import Prepared
 from parformer.events import Watch
+from parformer.fitting.grid import sized
 from parformer.fitting.phases import TextFacts
 from parformer.fitting.request import FitRequest
 from parformer.fitting.rules import Placement
@@ -31,6 +32,7 @@ from parformer.report.words import Unit
 from parformer.search.sizes.objectives import Figures, countable
 from parformer.train.job import find_text
 from parformer.train.plateau import on_plateau
+from parformer.train.schedule import rate_for
 
 Losses = NDArray[np.float64]
 """Of stretches of validation text, of examples or of pairs; lower is better."""
@@ -123,8 +125,16 @@ class Kind(ABC):
         """Who measures it."""
         return usual
 
-    def training(self, steps: int) -> Mapping[str, object]:
-        """What recipes of the contest have of their own."""
+    def sizes(self, rule: Placement, base: ModelConfig) -> list[ModelConfig]:
+        """The sizes that a placement may have, where its blocks are all alike."""
+        return sized(rule.patterns, base)
+
+    def rate(self, config: ModelConfig, usual: float) -> float:
+        """The learning rate that a model's size calls for."""
+        return rate_for(config, usual, read_model(self.request.preset))
+
+    def training(self, config: ModelConfig, root: Path) -> Mapping[str, object]:
+        """What the recipe of a model in the contest has of its own; `root` is the fit's folder."""
         return {}
 
     def most_updates(self, recipe: Recipe, prepared: Prepared) -> int:

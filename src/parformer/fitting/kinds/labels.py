@@ -24,6 +24,7 @@ from parformer.data.tables import Example
 from parformer.data.tokens import Prepared
 from parformer.events import Watch
 from parformer.fitting.kinds.base import Kind, Losses
+from parformer.fitting.kinds.starts import start_folder, start_placements
 from parformer.fitting.phases import TextFacts
 from parformer.fitting.rules import DEPTHS, Placement, in_turn
 from parformer.fitting.scored import FINAL, Metrics, TaskScores
@@ -37,8 +38,8 @@ from parformer.tasks.classify import Classify, Scores, truth_of
 from parformer.tasks.labelled import LabelTask, all_logits
 from parformer.tasks.preparing import kind_of, with_head
 from parformer.train.distributed import Workers
-from parformer.train.job import read_data
-from parformer.train.tuning import LENGTH
+from parformer.train.job import read_data, starting_tokenizer
+from parformer.train.tuning import LENGTH, tuned
 
 LADDER = ((32, 1), (48, 1), (64, 1), (96, 2), (128, 2), (192, 2), (256, 3), (384, 4))
 """Widths, and pairs of attention and feed-forward."""
@@ -47,6 +48,10 @@ WORDS = 8192
 BATCH = 32
 EPOCHS = 12
 """How often a training reads every example at most."""
+TUNED = 3
+"""The same for a model that starts with another one's weights."""
+STARTS = "starts"
+"""Where parts of a start are kept."""
 PER_WEIGHT = 0.5
 """Tokens of examples that there are at least for each parameter of the largest stack."""
 JUDGED = 2048
@@ -97,6 +102,8 @@ class Labels(Kind):
 
     def recipe(self) -> Recipe:
         asked = self.request
+        if asked.start:
+            return self.tuned()
         window = BENCHMARKS[asked.task].length if asked.task in BENCHMARKS else LENGTH
         changes: dict[str, object] = {
             "data.texts": asked.text,
@@ -110,6 +117,19 @@ class Labels(Kind):
         }
         return with_head(asked.recipe().replaced(changes))
 
+    def tuned(self) -> Recipe:
+        """How a model that has learned something already is trained on."""
+        asked = self.request
+        chosen: dict[str, object] = {
+            "data.corpus": asked.corpus,
+            "data.texts": asked.text,
+            "data.label": asked.label,
+            "train.task": asked.task,
+            "train.seed": asked.seed,
+            "train.steps": 1,  # the clock or the request says how many
+        }
+        return tuned(None, asked.start, chosen)
+
     def find(self, watch: Watch, path: Path, identity: str) -> Corpus | None:
         return None
 
@@ -117,12 +137,13 @@ class Labels(Kind):
         self, corpus: Corpus | None, watch: Watch, path: Path, identity: str
     ) -> tuple[Recipe, Prepared]:
         recipe = self.recipe().replaced({"data.identity": identity})
-        recipe, prepared = read_data(recipe, Workers(), watch, None, path)
+        recipe, prepared = read_data(recipe, Workers(), watch, starting_tokenizer(recipe), path)
         assert isinstance(prepared, Labelled)
         train = prepared.examples["train"]
-        types = 2 if len(train[0].texts) > 1 else 0
-        batch = min(BATCH, max(1, len(train) // 4))
-        return recipe.replaced({"model.token_types": types, "train.batch": batch}), prepared
+        changes: dict[str, object] = {"train.batch": min(BATCH, max(1, len(train) // 4))}
+        if not self.request.start:
+            changes["model.token_types"] = 2 if len(train[0].texts) > 1 else 0
+        return recipe.replaced(changes), prepared
 
     def facts(self, recipe: Recipe, prepared: Prepared) -> TextFacts:
         assert isinstance(prepared, Labelled)
@@ -150,6 +171,8 @@ class Labels(Kind):
         )
 
     def rungs(self, like: ModelConfig, facts: TextFacts) -> list[ModelConfig]:
+        if self.request.start:
+            return [like]
         return [encoder_rung(like, *size) for size in LADDER]
 
     def largest(self, rungs: Sequence[ModelConfig], facts: TextFacts) -> int:
@@ -158,15 +181,30 @@ class Labels(Kind):
         return fits[-1] if fits else 0
 
     def placements(self, base: ModelConfig, found: str) -> list[Placement]:
+        if self.request.start:
+            return start_placements(base)
         return encoder_placements(len(base.pattern), self.request.letters)
 
-    def training(self, steps: int) -> Mapping[str, object]:
+    def sizes(self, rule: Placement, base: ModelConfig) -> list[ModelConfig]:
+        if not self.request.start:
+            return super().sizes(rule, base)
+        return [base.replaced(pattern=pattern) for pattern in rule.patterns]
+
+    def rate(self, config: ModelConfig, usual: float) -> float:
+        return usual if self.request.start else super().rate(config, usual)
+
+    def training(self, config: ModelConfig, root: Path) -> Mapping[str, object]:
         # as many looks as there are: none ends a training, but the best weights are kept
-        return {"train.patience": 100, "train.evaluate_tokens": READ}
+        own: dict[str, object] = {"train.patience": 100, "train.evaluate_tokens": READ}
+        if not self.request.start:
+            return own
+        start = start_folder(Path(self.request.start), config, root / STARTS)
+        return own | {"train.start": str(start), "train.start_identity": ""}
 
     def most_updates(self, recipe: Recipe, prepared: Prepared) -> int:
         assert isinstance(prepared, Labelled)
-        return max(1, EPOCHS * len(prepared.examples["train"]) // recipe.train.batch)
+        epochs = TUNED if self.request.start else EPOCHS
+        return max(1, epochs * len(prepared.examples["train"]) // recipe.train.batch)
 
     def losses(self, recipe: Recipe, model: Model, prepared: Prepared) -> Losses:
         task, features = task_of(recipe), unpacked(prepared.splits["valid"].tokens)

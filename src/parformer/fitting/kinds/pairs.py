@@ -131,7 +131,7 @@ class Pairs(Kind):
     def meter(self, usual: Meter, facts: TextFacts) -> Meter:
         return sentence_meter(facts.source) if usual is measure_here else usual
 
-    def training(self, steps: int) -> Mapping[str, object]:
+    def training(self, config: ModelConfig, root: Path) -> Mapping[str, object]:
         return {"train.final_tokens": 256}
 
     def losses(self, recipe: Recipe, model: Model, prepared: Prepared) -> Losses:
