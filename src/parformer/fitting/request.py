@@ -187,7 +187,7 @@ class FitRequest:
             check_names([self.tokenizer], TOKENIZERS[kind] or KINDS, "tokenizer")
         belongs: dict[str, tuple[Kind, ...]] = {
             "text": ("labels",), "label": ("labels",), "start": ("labels",), "pair": ("pairs",),
-            "local": ("text",), "tgt_len": ("text",),
+            "local": ("text", "pairs"), "tgt_len": ("text",),
         }  # fmt: skip
         for name, kinds in belongs.items():
             if getattr(self, name) and kind not in kinds:

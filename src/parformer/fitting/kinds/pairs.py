@@ -37,7 +37,7 @@ from parformer.recipe import Recipe
 from parformer.report.words import Unit
 from parformer.search.sizes.objectives import Figures, countable
 from parformer.tasks import Translate
-from parformer.tasks.translate import READ, entropy, logits_of, within
+from parformer.tasks.translate import READ, entropies, logits_of, within
 from parformer.train.job import as_tokens
 from parformer.train.plan import fit_vocabulary
 
@@ -141,7 +141,7 @@ class Pairs(Kind):
         sums, counts = np.zeros(groups), np.zeros(groups)
         with at_rest(model):
             for numbers, batch in task.paired(pairs, seed=0, tokens=READ).in_order():
-                lost_bt = entropy(logits_of(model, batch), batch.targets, reduction="none")
+                lost_bt = entropies(logits_of(model, batch), batch.targets)
                 lost_bt = lost_bt.view(batch.targets.shape)
                 there_bt = batch.targets != IGNORE
                 for row, number in enumerate(numbers):
@@ -163,7 +163,8 @@ class Pairs(Kind):
             splits[split] = dict(facts.plain.get(split, {}))
             for name, model in models.items():
                 sure = name == FINAL and split == "test"
-                found = task.overlap(model, prepared, pairs, bootstrap=sure, greedy=True)
+                texts = task.written(model, prepared, pairs, greedy=True)
+                found = overlap(texts.written, texts.references, bootstrap=sure)
                 splits[split][name] = {"bleu": found.bleu, "chrf": found.chrf}
                 if found.low is not None and found.high is not None:
                     between[split] = found.low, found.high
