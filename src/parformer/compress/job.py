@@ -15,14 +15,18 @@ from typing import Any
 
 from parformer import __version__
 from parformer.compress.receipt import Bench, Figures, bytes_of, weigh
+from parformer.compress.replacing.result import Replacement
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import ORIGINAL, CompressResult, Stair
-from parformer.compress.steps import STEPS, Work, finite
+from parformer.compress.steps import STEPS, finite
+from parformer.compress.work import Work
+from parformer.data.foreign import read_folder_tokenizer
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, ParformerError
 from parformer.evaluate.request import find_tokens
 from parformer.events import Listener, Watch, nobody
 from parformer.generate.writing import Sampling, generate_text
+from parformer.hub import foreign_config, load_foreign
 from parformer.measure.device import describe_device
 from parformer.model import Model, load
 from parformer.recipe import Recipe
@@ -68,11 +72,10 @@ def compress(
 def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
     """All steps that a request names, or that its limits ask for."""
     began = time.monotonic()
-    opened = open_run(Path(request.model))
+    opened, model = open_model(Path(request.model))
     path = request.folder
     if path.resolve() == Path(request.model).resolve():
         raise ConfigError(f"the run {str(path)!r} is what is compressed; choose another --run")
-    model = load(opened.folder)
     prepared = texts_of(request, opened, watch)
     recipe = recipe_of(opened, model, prepared, request.corpus)
     bench = Bench(recipe, prepared, request.tokens, request.rounds, request.threads)
@@ -81,10 +84,12 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         raise ConfigError(f"{str(path)!r} holds a training; choose another --run")
     with only_one(path):
         start_run(path, recipe, prepared.tokenizer)
+        opened = in_our_form(opened, model, path)
         standing = begin(model, opened, bench, watch)
         first = standing.stairs[0].figures
         steps = request.steps or planned(request.targets)
-        trainings = max(1, sum(name == "distil" for name in steps) + (0 < request.bits <= 4))
+        taught = sum(name in ("distil", "replace") for name in steps)
+        trainings = max(1, taught + (0 < request.bits <= 4))
         for number, name in enumerate(steps, start=1):
             work = Work(
                 request=request,
@@ -102,6 +107,24 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         result = finish(request, bench, standing, prompt, time.monotonic() - began)
         keep(path, result, standing, recipe, prepared)
     return replace(result, run=path)
+
+
+def open_model(path: Path) -> tuple[Opened, Model]:
+    """A trained model: a run's, a model folder's, or one of Hugging Face's."""
+    if (values := foreign_config(path)) is None:
+        opened = open_run(path)
+        return opened, load(opened.folder)
+    return Opened(path, None, "", read_folder_tokenizer(path)), load_foreign(path, values)
+
+
+def in_our_form(opened: Opened, model: Model, run: Path) -> Opened:
+    """The same in a model folder of ours, which teachers are read from."""
+    if foreign_config(opened.folder) is None:
+        return opened
+    folder = run / "steps" / ORIGINAL
+    if not folder.is_dir():
+        model.save(folder, opened.need_tokenizer().to_json())
+    return replace(opened, folder=folder)
 
 
 def texts_of(request: CompressRequest, opened: Opened, watch: Watch) -> Prepared:
@@ -155,12 +178,17 @@ def take(name: str, work: Work, standing: Standing) -> None:
     stairs = [replace(stair, figures=figures[stair.name]) for stair in standing.stairs]
     why = objection(figures[name], figures[before], figures[ORIGINAL], work.targets)
     seconds = time.monotonic() - began
-    stairs.append(
-        Stair(name=name, done=told, figures=figures[name], taken=not why, why=why, seconds=seconds)
-    )
+    stair = Stair(name=name, done=told, figures=figures[name], taken=not why, why=why)
+    found = replacement_of(work.folder) if name == "replace" else None
+    stairs.append(replace(stair, seconds=seconds, replacement=found))
     if why:
         work.watch.notice(f"{name} is left out: {why}")
     standing.models, standing.folders, standing.stairs = models, folders, stairs
+
+
+def replacement_of(folder: Path) -> Replacement | None:
+    """What a step that replaces blocks wrote down."""
+    return Replacement.load(folder) if (folder / Replacement.FILE).is_file() else None
 
 
 def objection(after: Figures, before: Figures, first: Figures, targets: Targets) -> str:
@@ -201,7 +229,8 @@ def identity(folder: Path) -> str:
 
 def wishes(request: CompressRequest) -> str:
     """What a step's outcome depends on."""
-    names = ("limits", "bits", "activations", "sparsity", "time", "seed", "corpus")
+    names = ("limits", "replace", "bits", "activations", "sparsity", "time", "updates", "seed")
+    names += ("corpus",)
     return repr([(name, getattr(request, name)) for name in names])
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from parformer.blocks.base import Shape
 from parformer.compress.coding import coded_maps
+from parformer.compress.recall import Recalled, probe
 from parformer.config import ModelConfig
 from parformer.costs import step_shape
 from parformer.data.batches import sample
@@ -85,6 +86,8 @@ class Figures(Record):
     piece_change: Change | None = None
     loss_change: Change | None = None
     """Beside the model that all began with."""
+    recalled: Recalled | None = None
+    """How well it finds again what it has just read, where it reads on and on."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,10 @@ class Bench:
         task = find_task(self.recipe)
         return task.score(model, self.prepared, "train", tokens).loss
 
+    def recalled(self, model: Model) -> Recalled | None:
+        """How well a model copies and recalls."""
+        return probe(model, self.prepared.splits["train"].tokens) if self.reads_on else None
+
     def _score(self, model: Model) -> float:
         score = find_task(self.recipe).score(model, self.prepared, "valid", self.tokens)
         return score.loss
@@ -150,6 +157,7 @@ def weigh(
             token=token[name].median,
             piece=piece[name].median,
             loss=float(stretches[name].mean()),
+            recalled=bench.recalled(model),
         )
         if name != first:
             figures = replace(

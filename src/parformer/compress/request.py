@@ -6,13 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from parformer.compress.replacing.wanted import Wanted, read_wanted
 from parformer.errors import ConfigError
 from parformer.fields import check_names, need_at_least
 from parformer.search.limits import Limit, read_limit
 
-STEPS = ("shrink", "distil", "prune", "quantize")
+STEPS = ("replace", "shrink", "distil", "prune", "quantize")
 """What can be done to a model, in the order in which it is usually done."""
 LIMITED = ("size", "latency")
+USUALLY = ("s=r,f,i",)
+"""What may be replaced where nobody says."""
 _LOSS = re.compile(r"\+?\s*(\d+(?:\.\d*)?|\.\d+)\s*%")
 
 
@@ -28,6 +31,8 @@ class CompressRequest:
     by: str = ""
     """Steps in their order, such as shrink,distil,quantize; without them, whatever the limits ask
     for."""
+    replace: tuple[str, ...] = ()
+    """Blocks that may go, and what may stand in their places: s=r,f,i; may be repeated."""
     bits: int = 0
     """Bits of all weights where quantized: 8, or 4 and fewer; 0 means by what each matrix bears."""
     activations: bool = False
@@ -40,6 +45,8 @@ class CompressRequest:
     """A local copy of a published corpus."""
     time: float | None = None
     """For all training, in seconds."""
+    updates: int = 0
+    """Of each training, where no clock is to decide."""
     tokens: int = 65_536
     """Of validation text, to judge with."""
     rounds: int = 12
@@ -65,11 +72,27 @@ class CompressRequest:
             raise ConfigError(f"time must be above 0, got {self.time:g} s")
         need_at_least("tokens", self.tokens, 1024)
         need_at_least("rounds", self.rounds, 6)
+        need_at_least("updates", self.updates, 0)
+        if self.time is not None and self.updates:
+            raise ConfigError(f"both time {self.time:g} s and updates {self.updates}; give one")
         self.targets  # noqa: B018 - what cannot be read is refused at once
+        self.replacements  # noqa: B018
 
     @property
     def steps(self) -> tuple[str, ...]:
-        return tuple(word.strip() for word in self.by.split(",") if word.strip())
+        """In their order; what is to be replaced goes first where nothing else is said."""
+        named = tuple(word.strip() for word in self.by.split(",") if word.strip())
+        if not self.replace or "replace" in named:
+            return named
+        if not named and self.targets.size is not None:
+            named = ("quantize",)
+        return ("replace", *named)
+
+    @property
+    def replacements(self) -> Wanted:
+        """What may take which block's place."""
+        given = (self.replace,) if isinstance(self.replace, str) else self.replace
+        return read_wanted(given or USUALLY)
 
     @property
     def targets(self) -> Targets:

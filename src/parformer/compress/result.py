@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from parformer.compress.receipt import Change, Figures
+from parformer.compress.replacing.result import Replacement
 from parformer.records import Record, Result
 from parformer.report.words import Unit, megabytes, signed
 from parformer.search.machine import Machine
@@ -27,6 +28,8 @@ class Stair(Record):
     why: str = ""
     """Why it was not taken."""
     seconds: float = 0.0
+    replacement: Replacement | None = None
+    """Which blocks went and why, where some did."""
     sample: str = ""
     """What the model wrote on after some words of the text, where it writes."""
 
@@ -79,7 +82,7 @@ class CompressResult(Result):
         words[0] += f" ({megabytes(before.size)} → {megabytes(after.size)})"
         words.append(speed_words(after.token_change, "one-token steps"))
         words.append(loss_words(after))
-        told = f"{words[0]}, {words[1]}, {words[2]}."
+        told = f"{words[0]}, {words[1]}, {words[2]}.{recall_words(before, after)}"
         if self.limits and not self.kept:
             told = f"Not within {', '.join(self.limits)}: the nearest that was found is {told}"
         return told
@@ -96,6 +99,17 @@ def speed_words(change: Change | None, what: str) -> str:
     if change.verdict == "less":
         return f"{what} {1 / change.ratio:.2f}× as fast"
     return f"{what} SLOWER, {change.ratio:.2f}× the time"
+
+
+def recall_words(before: Figures, after: Figures) -> str:
+    """What became of recall, where it was tried."""
+    if before.recalled is None or after.recalled is None:
+        return ""
+    told = [
+        f"{what} {getattr(before.recalled, what):.0%} → {getattr(after.recalled, what):.0%}"
+        for what in ("copying", "recall")
+    ]
+    return f" Of what it has just read: {', '.join(told)}."
 
 
 def loss_words(figures: Figures) -> str:

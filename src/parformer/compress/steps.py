@@ -7,9 +7,7 @@ not its business: what it gives is measured beside what there was before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,49 +17,23 @@ from parformer.compress.bits import by_loss, by_size, sensitivity
 from parformer.compress.choosing import choose, prices, size_price
 from parformer.compress.coding import Reading, coded
 from parformer.compress.receipt import Bench, clock
-from parformer.compress.request import CompressRequest, Targets
+from parformer.compress.replacing.step import replace_blocks
 from parformer.compress.shrinking import importance, places, shrunk
 from parformer.compress.training import trained_on
+from parformer.compress.work import ATTEMPTS, TRIED, Work, wanted_share
 from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.evaluate.perplexity import evaluate
-from parformer.events import Watch
 from parformer.model import Model
 from parformer.tasks import find_task
 from parformer.weights import matrices, named_tensors
 
-TRIED = 8_192
-"""Tokens of training text that sensitivities are measured on."""
 CALIBRATED = 8_192
 """Tokens of training text that reaches are learned from."""
 BATCHES = 8
 """Batches of training text whose gradients tell what matters."""
-ATTEMPTS = 4
-"""Choices that are timed before one is taken as it is."""
-USUAL = 0.7
-"""Share of the time that is left where nobody says."""
 CAREFUL = 0.5
 """Share of what may be lost that single matrices may lose together: their sum is an estimate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a step may ask for."""
-
-    request: CompressRequest
-    targets: Targets
-    bench: Bench
-    size: int
-    """Bytes that the original has on disk."""
-    latency: float
-    """Seconds of its steps of one token."""
-    original: Path
-    """The folder of the model that all began with."""
-    folder: Path
-    """Where the step may keep things."""
-    seconds: float
-    """For training."""
-    watch: Watch
 
 
 Step = Callable[[Model, Work], tuple[Model, str]]
@@ -81,6 +53,7 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
             seconds=work.seconds,
             watch=work.watch,
             bits=work.request.bits,
+            updates=work.request.updates,
         )
     made = coded(model, bits, activations=read, nearest=learned)
     four = sum(one < WIDE for one in bits.values())
@@ -91,7 +64,7 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
     else:
         told = f"{four} matrices in {NARROW} bits, {len(bits) - four} in 8"
     if learned:
-        told += f", trained in them for {work.seconds:.0f} s"
+        told += f", trained in them for {how_long(work)}"
     if read is not None:
         told += ", their inputs in 8 bits"
     return made, told
@@ -99,7 +72,14 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
 
 def trains_in_few(work: Work) -> bool:
     """Whether a model is trained in its few bits: where few were asked for, and time for it."""
-    return work.request.time is not None and 0 < work.request.bits <= NARROW
+    timed = work.request.time is not None or work.request.updates > 0
+    return timed and 0 < work.request.bits <= NARROW
+
+
+def how_long(work: Work) -> str:
+    """A training's length, in words."""
+    updates = work.request.updates
+    return f"{updates:,} updates" if updates else f"{work.seconds:.0f} s"
 
 
 def distil(model: Model, work: Work) -> tuple[Model, str]:
@@ -111,8 +91,9 @@ def distil(model: Model, work: Work) -> tuple[Model, str]:
         teacher=work.original,
         seconds=work.seconds,
         watch=work.watch,
+        updates=work.request.updates,
     )
-    return made, f"trained on for {work.seconds:.0f} s, taught by the original"
+    return made, f"trained on for {how_long(work)}, taught by the original"
 
 
 def choose_bits(model: Model, work: Work) -> dict[str, int]:
@@ -187,16 +168,6 @@ def shrink(model: Model, work: Work) -> tuple[Model, str]:
     return made, f"{made.config.pattern}: {lost:,} parameters fewer"
 
 
-def wanted_share(work: Work, by_time: bool) -> float:
-    """How much of the time, or of the bytes, may be left."""
-    if not by_time:
-        most = work.targets.bytes(work.size)
-        assert most is not None
-        return min(1.0, most / work.size)
-    longest = work.targets.seconds(work.latency)
-    return USUAL if longest is None else min(1.0, longest / work.latency)
-
-
 def losses(model: Model, bench: Bench) -> Iterator[Tensor]:
     """Losses of some batches of training text, each with its gradient to come."""
     task = find_task(bench.recipe)
@@ -211,6 +182,7 @@ def token_seconds(bench: Bench, model: Model) -> float:
 
 
 STEPS: dict[str, Step] = {
+    "replace": replace_blocks,
     "shrink": shrink,
     "distil": distil,
     "prune": prune,

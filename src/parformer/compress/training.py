@@ -36,14 +36,15 @@ def trained_on(
     watch: Watch,
     bits: int = 0,
     soft: float = 0.8,
+    updates: int = 0,
 ) -> Model:
-    """The model after so many seconds of training, shown in few bits where asked for."""
+    """The model after so many seconds of training, or updates, shown in few bits if asked for."""
     start = folder / "start"
     if not start.is_dir():
         model.save(start, bench.prepared.tokenizer.to_json())
     recipe = recipe_for(bench.recipe, model, start).replaced(
         {
-            "train.time": seconds,
+            **(counted(updates) if updates else {"train.time": seconds}),
             "compress.teacher": str(teacher),
             "compress.soft": soft,
             "compress.bits": bits,
@@ -55,8 +56,19 @@ def trained_on(
     return load(folder / "run" / MODEL)
 
 
+def counted(updates: int) -> dict[str, object]:
+    """What a recipe says where updates are counted, whatever it said before."""
+    return {"train.steps": updates, "train.time": 0.0, "train.epochs": 0.0, "train.phases": ()}
+
+
 def recipe_for(recipe: Recipe, model: Model, start: Path) -> Recipe:
-    """How a model is trained on: as it was, but gently."""
+    """How a model is trained on from where it is."""
+    own = {"train.start": str(start), "train.start_identity": open_start(start).identity()}
+    return gentle(recipe, model).replaced(own)
+
+
+def gentle(recipe: Recipe, model: Model) -> Recipe:
+    """How a model is trained on: as it was, but gently, and in batches that a machine bears."""
     train = recipe.train
     known = train.optimizer == "muon" or train.learning_rate != type(train)().learning_rate
     rate = GENTLER * train.learning_rate if known else ADAM_RATE
@@ -65,8 +77,6 @@ def recipe_for(recipe: Recipe, model: Model, start: Path) -> Recipe:
     batch = min(train.batch, 1 << most.bit_length() - 1)
     return replace(recipe, model=model.config, search=None).replaced(
         {
-            "train.start": str(start),
-            "train.start_identity": open_start(start).identity(),
             "train.learning_rate": rate,
             "train.final_rate": 0.0,
             "train.warmup": 10,

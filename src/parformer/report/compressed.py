@@ -10,6 +10,7 @@ from parformer.compress.receipt import Change, Figures
 from parformer.compress.result import CompressResult, Stair
 from parformer.report import figures as draw
 from parformer.report.page import Html, Part, Section, page, paragraph, table
+from parformer.report.replaced import replaced_sections
 from parformer.report.tables import right, slim
 from parformer.report.words import duration, megabytes, signed
 
@@ -18,12 +19,20 @@ WHAT = (
     "same rounds, and read the same validation text; differences that may be noise are marked ≈. "
     "A stair that gained nothing, or lost more than it may, was left out."
 )
+RECALL = (
+    "Copying and recall: how often a model finds again what it has just read, among common tokens "
+    "in an order that means nothing; whoever guesses reaches {copying:.0%} and {recall:.0%}."
+)
 HEADS = ("size", "one token", "64 tokens", "memory")
 
 
 def compressed_page(found: CompressResult) -> str:
     """The receipts as one self-contained HTML page."""
     lead = [paragraph(found.verdict(), "verdict"), paragraph(WHAT, "soft")]
+    first = found.first.figures.recalled
+    if first is not None:
+        told = RECALL.format(copying=first.copying_chance, recall=first.recall_chance)
+        lead.append(paragraph(told, "soft"))
     rows = [[stair.name, *cells(found, stair)] for stair in found.stairs]
     done = [
         [stair.name, stair.done, stair.why, duration(stair.seconds) if stair.seconds else ""]
@@ -44,6 +53,9 @@ def compressed_page(found: CompressResult) -> str:
         ),
         ("What was done?", [Part(table(["", "what", "left out because", "took"], done), "")]),
     ]
+    for stair in found.stairs:
+        if stair.replacement is not None:
+            sections += replaced_sections(stair.replacement, found.unit)
     samples = [stair for stair in found.stairs if stair.sample]
     if samples:
         told = "".join(
@@ -103,7 +115,8 @@ def point(found: CompressResult, stair: Stair, what: str, scale: float) -> tuple
 
 
 def heads_of(found: CompressResult) -> list[str]:
-    return [*HEADS, found.unit.words]
+    probed = ["copying, recall"] if found.first.figures.recalled is not None else []
+    return [*HEADS, found.unit.words, *probed]
 
 
 def cells(found: CompressResult, stair: Stair) -> list[str]:
@@ -116,7 +129,16 @@ def cells(found: CompressResult, stair: Stair) -> list[str]:
         f"{duration(figures.piece)}{times(figures.piece_change)}",
         megabytes(figures.memory),
         f"{found.unit.number(figures.loss)}{lost(figures)}",
+        *remembered(found, figures),
     ]
+
+
+def remembered(found: CompressResult, figures: Figures) -> list[str]:
+    """What is found again of what was just read, in percent."""
+    if found.first.figures.recalled is None:
+        return []
+    told = figures.recalled
+    return [""] if told is None else [f"{told.copying:.0%}, {told.recall:.0%}"]
 
 
 def times(change: Change | None) -> str:

@@ -15,7 +15,7 @@ Transformer, Mandava et al. 2020). Where only one choice is drawn, only that one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -37,9 +37,9 @@ class Mixture(Block):
 
     letter = "mixture"
 
-    def __init__(self, config: ModelConfig, choices: Sequence[BlockSpec]) -> None:
+    def __init__(self, choices: Iterable[nn.Module]) -> None:
         nn.Module.__init__(self)
-        self.choices = nn.ModuleList(make_block(config, spec, {}) for spec in choices)
+        self.choices = nn.ModuleList(choices)
         self.weights_c: Tensor | None = None
         """How much of each choice this step takes."""
         self.drawn: int | None = None
@@ -86,7 +86,10 @@ class Supernet(Model):
     def __init__(self, config: ModelConfig, space: Choices) -> None:
         super().__init__(config.replaced(pattern=f"(i)x{len(space.layers)}"))
         self.space = space
-        self.blocks = nn.ModuleList(Mixture(self.config, choices) for choices in space.layers)
+        self.blocks = nn.ModuleList(
+            Mixture(make_block(self.config, spec, {}) for spec in choices)
+            for choices in space.layers
+        )
 
     def mix(self, weights_lc: Tensor, drawn: Sequence[int] | None = None) -> None:
         """Set how much of each choice the next steps take; with `drawn`, only those run."""

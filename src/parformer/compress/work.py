@@ -1,0 +1,47 @@
+"""What may a step of a compression ask for, and how far is it to go?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from parformer.compress.receipt import Bench
+from parformer.compress.request import CompressRequest, Targets
+from parformer.events import Watch
+
+TRIED = 8_192
+"""Tokens of training text that sensitivities are measured on."""
+ATTEMPTS = 4
+"""Choices that are timed before one is taken as it is."""
+USUAL = 0.7
+"""Share of the time that is left where nobody says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a step may ask for."""
+
+    request: CompressRequest
+    targets: Targets
+    bench: Bench
+    size: int
+    """Bytes that the original has on disk."""
+    latency: float
+    """Seconds of its steps of one token."""
+    original: Path
+    """The folder of the model that all began with."""
+    folder: Path
+    """Where the step may keep things."""
+    seconds: float
+    """For training."""
+    watch: Watch
+
+
+def wanted_share(work: Work, by_time: bool) -> float:
+    """How much of the time, or of the bytes, may be left."""
+    if not by_time:
+        most = work.targets.bytes(work.size)
+        assert most is not None
+        return min(1.0, most / work.size)
+    longest = work.targets.seconds(work.latency)
+    return USUAL if longest is None else min(1.0, longest / work.latency)
