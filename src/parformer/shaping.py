@@ -37,11 +37,27 @@ class CompressConfig:
     variances: float = 0.0
     """Weight of the difference of its variance (MobileBERT: 5)."""
 
+    progressive: float = 0.0
+    """Share of the updates in which layers are taught one after another, bottom up, by features and
+    attention alone; all learn from the answers afterwards (MobileBERT)."""
+    take: Literal["nothing", "ends", "layers"] = "nothing"
+    """What the student takes from its teacher before the first update: embedding and heads
+    (MobileBERT), or these and layers from all over the depth (DistilBERT)."""
+
     bits: int = 0
     """Bits that every matrix is shown in, as it will be kept; 0 means all it has."""
 
+    prune_by: Literal["magnitude", "movement", "soft-movement"] = "magnitude"
+    """Which weights become zero: the smallest; or, in matrices of blocks, those that move towards
+    zero, so many or below a threshold (Sanh et al. 2020)."""
     sparsity: float = 0.0
-    """Share of every matrix that is zero in the end."""
+    """Share of every matrix that is zero in the end; soft movement goes by its penalty instead."""
+    score_rate: float = 0.01
+    """How fast the scores of movements learn."""
+    threshold: float = 0.1
+    """What a score's sigmoid has to be above in the end, where movement is soft."""
+    score_penalty: float = 400.0
+    """What the mean of these sigmoids counts beside the loss: more of it leaves fewer weights."""
     prune_from: float = 0.0
     """Share of the updates after which zeros begin."""
     prune_until: float = 0.6
@@ -59,6 +75,7 @@ class CompressConfig:
                 )
             if getattr(self, name) and not self.teacher:
                 raise ConfigError(f"compress.{name} needs a compress.teacher; name one")
+        self.check_transfer()
         if not 0 <= self.soft <= 1:
             raise ConfigError(f"compress.soft is a share, got {self.soft:g}")
         if not self.temperature > 0:
@@ -68,11 +85,46 @@ class CompressConfig:
             raise ConfigError(f"compress.bits are 8, or 2 to 4; got {self.bits}")
         if not 0 <= self.sparsity < 1:
             raise ConfigError(f"compress.sparsity is a share below 1, got {self.sparsity:g}")
+        self.check_movement()
         if not 0 <= self.prune_from < self.prune_until <= 1:
             raise ConfigError(
                 f"compress.prune_from {self.prune_from:g} must lie before compress.prune_until "
                 f"{self.prune_until:g}, both shares of the updates"
             )
+
+    def check_transfer(self) -> None:
+        """Refuse lessons without a teacher, or without anything to learn in them."""
+        if not 0 <= self.progressive < 1:
+            raise ConfigError(
+                f"compress.progressive is a share of the updates below 1, got {self.progressive:g}"
+            )
+        if self.progressive and not self.listens:
+            raise ConfigError(
+                "compress.progressive teaches layers by compress.features, attention, means or "
+                "variances; set one of them"
+            )
+        if self.take != "nothing" and not self.teacher:
+            raise ConfigError(f"compress.take {self.take!r} needs a compress.teacher; name one")
+
+    def check_movement(self) -> None:
+        """Refuse what does not go with scores."""
+        if self.prune_by == "magnitude":
+            return
+        if self.prune_by == "movement" and not self.sparsity:
+            raise ConfigError("compress.prune_by 'movement' needs a compress.sparsity; give one")
+        if self.bits or self.masks:
+            other = "bits" if self.bits else "masks"
+            raise ConfigError(
+                f"compress.prune_by {self.prune_by!r} and compress.{other}: one of both"
+            )
+        if not 0 < self.threshold < 0.5:
+            raise ConfigError(
+                f"compress.threshold must lie between 0 and 0.5, where scores begin, got "
+                f"{self.threshold:g}"
+            )
+        for name in ("score_rate", "score_penalty"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"compress.{name} must be above 0, got {getattr(self, name):g}")
 
     @property
     def listens(self) -> tuple[str, ...]:
@@ -86,7 +138,11 @@ class CompressConfig:
         >>> round(CompressConfig(sparsity=0.8, prune_until=0.5).zeros_at(0.25), 3)
         0.7
         """
-        if not self.sparsity or share < self.prune_from:
+        return self.sparsity * self.risen(share)
+
+    def risen(self, share: float) -> float:
+        """How far zeros, or a threshold, have come: from 0 to 1 by a cube."""
+        if share < self.prune_from:
             return 0.0
         done = min(1.0, (share - self.prune_from) / (self.prune_until - self.prune_from))
-        return self.sparsity * (1 - (1 - done) ** 3)
+        return 1 - (1 - done) ** 3

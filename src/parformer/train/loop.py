@@ -34,7 +34,6 @@ from parformer.train.distributed import Workers, whole_weights
 from parformer.train.metrics import Metrics
 from parformer.train.result import RunResult, Written
 from parformer.train.run import CHECKPOINTS, METRICS, MODEL, read_finished, write_result
-from parformer.train.schedule import rate
 from parformer.train.session import Session
 from parformer.train.standing import (
     Best,
@@ -176,7 +175,7 @@ class Journal:
         mean = self.tally.take()
         self.look_for_plateau(step, mean)
         if self.metrics is not None:
-            row = {"loss": mean, "gradient": norm, "rate": rate(step - 1, self.config)}
+            row = {"loss": mean, "gradient": norm, "rate": self.session.rate_at(step - 1)}
             self.metrics.add(step, {**row, "tokens_per_second": round(speed, 1)})
 
     def look_for_plateau(self, step: int, loss: float) -> None:

@@ -27,6 +27,7 @@ from parformer.state import Output, State
 from parformer.tasks import Task
 from parformer.tasks.labelled import LabelTask, label_logits
 from parformer.train.run import open_run
+from parformer.train.transfer import outermost
 
 
 class Objective(nn.Module):
@@ -54,6 +55,9 @@ class Distilling(Objective):
         self.config = config
         # a list hides it: a teacher is neither trained nor saved
         self.teachers = [open_teacher(config, model)]
+        self.active: int | None = None
+        """The layer in hand, where they are taught one by one."""
+        self.idle = self.idle or config.progressive > 0
 
     def forward(self, batch: Batch, state: State | None) -> tuple[Tensor, State | None]:
         assert state is None, "a teacher reads windows"
@@ -66,11 +70,13 @@ class Distilling(Objective):
             teacher = self.teachers[0](batch.tokens_bt, taps=told, **given)
         part = batch.inputs.get("part")
         out = self.model(batch.tokens_bt, taps=heard, part=part, **given)
+        if self.active is not None and heard is not None and told is not None:
+            return layers_apart(heard, told, self.config, self.active), None
         own, theirs, wanted = answers(out, teacher, batch.targets)
         hard = F.cross_entropy(own, wanted)
         soft = distance(own, theirs, self.config)
         total = (1 - self.config.soft) * hard + self.config.soft * soft
-        if heard is not None and told is not None:
+        if heard is not None and told is not None and not self.config.progressive:
             total = total + layers_apart(heard, told, self.config)
         return total, None
 
@@ -133,11 +139,15 @@ def distance(own_nv: Tensor, theirs_nv: Tensor, config: CompressConfig) -> Tenso
     return -(log_theirs.exp() * log_own).sum(-1).mean() * heat**2
 
 
-def layers_apart(heard: Taps, told: Taps, config: CompressConfig) -> Tensor:
-    """Differences of what blocks give and look at, mean over the student's layers."""
+def layers_apart(
+    heard: Taps, told: Taps, config: CompressConfig, only: int | None = None
+) -> Tensor:
+    """Differences of what blocks give and look at, mean over the student's layers, or of one."""
     total = torch.zeros(())
-    own, theirs = heard.having("output"), told.having("output")
+    own, theirs = outermost(heard.having("output")), outermost(told.having("output"))
     for mine, other in matched(own, theirs):
+        if not meant(mine, only):
+            continue
         x_btd, y_btd = own[mine], theirs[other]
         if config.features:
             if x_btd.shape != y_btd.shape:
@@ -155,15 +165,22 @@ def layers_apart(heard: Taps, told: Taps, config: CompressConfig) -> Tensor:
             apart = (x_btd.var(-1, correction=0) - y_btd.var(-1, correction=0)).abs().mean()
             total = total + config.variances * apart / len(own)
     if config.attention:
-        total = total + config.attention * looks_apart(heard, told)
+        total = total + config.attention * looks_apart(heard, told, only)
     return total
 
 
-def looks_apart(heard: Taps, told: Taps) -> Tensor:
+def meant(place: str, only: int | None) -> bool:
+    """Whether a place is in the layer that is asked for; any is, where none is."""
+    return only is None or place.split(".")[0] == str(only)
+
+
+def looks_apart(heard: Taps, told: Taps, only: int | None = None) -> Tensor:
     """Divergence of what heads look at, mean over layers, heads and queries."""
     own, theirs = heard.having("weights"), told.having("weights")
     total = torch.zeros(())
     for mine, other in matched(own, theirs):
+        if not meant(mine, only):
+            continue
         x_bhtn, y_bhtn = own[mine], theirs[other]
         if x_bhtn.shape != y_bhtn.shape:
             raise ConfigError(

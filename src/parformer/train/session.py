@@ -39,8 +39,10 @@ from parformer.train.optimizers import (
 )
 from parformer.train.reading import Reading
 from parformer.train.schedule import rate
+from parformer.train.shape import OWN as SHAPING
 from parformer.train.shape import Shaping
 from parformer.train.start import start_model
+from parformer.train.transfer import Paced, taken_over, transfer_of
 
 
 class Session:
@@ -71,7 +73,11 @@ class Session:
         self.shaping = None
         if recipe.compress is not None:
             self.shaping = Shaping(self.model, recipe.compress, self.config.steps)
-        self.objective = self.wrap((objective or self.usual_objective)(self.model, self.task))
+        own = (objective or self.usual_objective)(self.model, self.task)
+        self.pupil = own if isinstance(own, Distilling) else None
+        self.transfer = transfer_of(recipe)
+        self.paced = None if self.transfer is None else Paced(self.model, self.transfer)
+        self.objective = self.wrap(own)
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.config)
         if start is not None:
@@ -94,7 +100,8 @@ class Session:
         if start is None and self.config.start:
             return start_model(shape, self.config).to(self.workers.device)
         if start is None:
-            return build(shape, seed=self.config.seed, device=self.workers.device)
+            made = build(shape, seed=self.config.seed, device=self.workers.device)
+            return taken_over(made, self.recipe)
         return build_from(shape, start.weights).to(self.workers.device)
 
     def wrap(self, objective: nn.Module) -> nn.Module:
@@ -116,7 +123,10 @@ class Session:
 
     def go_on(self, start: Checkpoint) -> None:
         """Take the optimizer's state and the blocks' memory from a checkpoint."""
-        load_state_tensors(self.optimizer, self.model, dict(start.optimizer))
+        known = {n: t for n, t in start.optimizer.items() if not n.startswith(SHAPING)}
+        load_state_tensors(self.optimizer, self.model, known)
+        if self.shaping is not None:
+            self.shaping.restore(start.optimizer, start.step)
         self.reading.restore(self.model, start.memory, int(start.progress["position"]))
 
     def update(self, step: int) -> tuple[Tensor, Tensor]:
@@ -124,16 +134,31 @@ class Session:
 
         The weights stay as they are where either is not finite; the caller has to ask.
         """
+        if self.pupil is not None and self.transfer is not None:
+            self.pupil.active = self.transfer.active(step)
         return self.move(step, self.gradient(self.reading, step, step))
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of an update."""
+        return (
+            rate(step, self.config)
+            if self.transfer is None
+            else self.transfer.rate(step, self.config)
+        )
 
     def move(self, step: int, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Move the weights by their gradients, if these and the loss are numbers."""
         norm = clip_gradients(self.parameters, self.config.clip)
         if bool(torch.isfinite(loss) & torch.isfinite(norm)):
-            set_learning_rate(self.optimizer, rate(step, self.config))
+            now = self.rate_at(step)
+            set_learning_rate(self.optimizer, now)
+            before = [] if self.paced is None else self.paced.before(step)
             self.optimizer.step()
+            if self.paced is not None:
+                self.paced.after(step, before)
             if self.shaping is not None:
-                self.shaping.after(step)
+                self.workers.average_gradients(self.shaping.scores)
+                self.shaping.after(step, now / self.config.learning_rate)
         self.optimizer.zero_grad()
         return loss, norm
 
@@ -175,7 +200,8 @@ class Session:
         return Checkpoint(
             step,
             whole_weights(self.model),
-            state_tensors(self.optimizer, self.model),
+            state_tensors(self.optimizer, self.model)
+            | ({} if self.shaping is None else self.shaping.tensors()),
             memory,
             {**progress, "position": position},
         )
@@ -205,4 +231,32 @@ def refuse_misfits(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
         raise ConfigError(
             "a teacher reads windows, not streams with a memory; set train.order=windows"
         )
+    if recipe.compress is not None:
+        refuse_unshapely(recipe, workers)
     own_rows(recipe, workers)
+
+
+def refuse_unshapely(recipe: Recipe, workers: Workers) -> None:
+    """Find what [compress] cannot be done to."""
+    shaping = recipe.compress
+    assert shaping is not None
+    moves = shaping.prune_by != "magnitude"
+    if (shaping.sparsity or moves) and recipe.train.patience:
+        raise ConfigError(
+            "zeros rise until the end, so the best weights before it have too few of them; set "
+            "train.patience to 0"
+        )
+    if shaping.take != "nothing" and recipe.train.start:
+        raise ConfigError(
+            f"both train.start {recipe.train.start!r} and compress.take {shaping.take!r} say where "
+            "the first weights come from; give one"
+        )
+    if shaping.progressive and recipe.model.source is not None:
+        raise ConfigError(
+            "layers are taught one by one in a single stack; set compress.progressive to 0 for a "
+            "model with an encoder and a decoder"
+        )
+    if shaping.progressive and workers.shard:
+        raise ConfigError("layers that learn one by one cannot be sharded; leave --shard out")
+    if moves and workers.shard:
+        raise ConfigError("scores of movements cannot be sharded; leave --shard out")

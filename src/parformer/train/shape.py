@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from parformer.blocks.coded import CodedLinear
 from parformer.blocks.linear import Linear
@@ -15,7 +15,11 @@ from parformer.errors import ConfigError, FolderError
 from parformer.model import Model
 from parformer.shaping import CompressConfig
 from parformer.store.folder import read_tensors
+from parformer.train.movement import Movement, highest
 from parformer.weights import LEAST, matrices
+
+OWN = "shaping/"
+"""What begins the names of what shaping remembers in a checkpoint."""
 
 
 class Shaping:
@@ -28,9 +32,29 @@ class Shaping:
             show_in(model, config.bits)
         self.masks = read_masks(Path(config.masks), self.weights) if config.masks else {}
         self.apply(self.masks)
+        self.movement = None if config.prune_by == "magnitude" else Movement(model, config)
 
-    def after(self, step: int) -> None:
-        """Once update number `step` is done: zeros where they belong."""
+    @property
+    def scores(self) -> list[nn.Parameter]:
+        """What learns beside the weights."""
+        return [] if self.movement is None else list(self.movement.scores)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is remembered from update to update."""
+        own = {} if self.movement is None else self.movement.tensors()
+        return {f"{OWN}{name}": tensor for name, tensor in own.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Go on after so many updates."""
+        if self.movement is not None:
+            own = {n.removeprefix(OWN): t for n, t in tensors.items() if n.startswith(OWN)}
+            self.movement.restore(own, step / self.steps)
+
+    def after(self, step: int, heat: float = 1.0) -> None:
+        """Once update number `step` is done, at such a share of the full rate: zeros."""
+        if self.movement is not None:
+            self.movement.after((step + 1) / self.steps, heat)
+            return
         if self.masks:
             self.apply(self.masks)
         share = self.config.zeros_at((step + 1) / self.steps)
@@ -51,11 +75,7 @@ def smallest_gone(weight: Tensor, share: float) -> Tensor:
     >>> smallest_gone(torch.tensor([[3.0, -1.0], [0.5, -2.0]]), 0.5).tolist()
     [[True, False], [False, True]]
     """
-    gone = round(share * weight.numel())
-    order = weight.detach().abs().flatten().argsort(stable=True)
-    stays = torch.ones(weight.numel(), dtype=torch.bool, device=weight.device)
-    stays[order[:gone]] = False
-    return stays.view(weight.shape)
+    return highest(weight.abs(), share)
 
 
 def show_in(model: Model, bits: int) -> None:
