@@ -19,6 +19,7 @@ from parformer.pattern import Pattern, interleaved, par, sandwich
 if TYPE_CHECKING:
     from parformer import convert as convert
     from parformer.compress.job import compress as compress
+    from parformer.compress.teaching import teach as teach
     from parformer.costs import cost as cost
     from parformer.data.request import prepare as prepare
     from parformer.evaluate.attention import attention as attention
@@ -74,6 +75,7 @@ __all__ = [
     "search_sizes",
     "serve",
     "show",
+    "teach",
     "train",
     "translate",
 ]
@@ -92,6 +94,7 @@ LATE = {
     "search_placement": "parformer.search.placement.job",
     "search_sizes": "parformer.search.sizes.job",
     "show": "parformer.naming",
+    "teach": "parformer.compress.teaching",
     "translate": "parformer.generate.translating",
 }
 PACKAGES = (

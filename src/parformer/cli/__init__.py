@@ -78,6 +78,7 @@ VERBS = (
         "put a paper's table or figure beside what this machine counts, measures and trains",
     ),
     Verb("compress", "make a trained model smaller and faster, with a receipt for every step"),
+    Verb("teach", "write what a translator makes of its sources, for others to learn from"),
     Verb("evaluate", "perplexity of a trained model on text it never saw"),
     Verb("generate", "let a trained model write on"),
     Verb("predict", "what a trained model tells of a text: classes, scores, choices, answers"),
