@@ -25,6 +25,7 @@ SMALL: dict[str, object] = {
     "train.batch": 2,
     "train.tgt_len": 32,
     "train.steps": 8,
+    "train.warmup": 1,
     "train.compile": "off",
     "train.evaluate_tokens": 1024,
     "train.final_tokens": 1024,

@@ -111,7 +111,7 @@ def test_an_update_is_that_of_a_twin_with_its_own_rates(teacher: Model, tmp_path
     assert tuple(betas) == (0.9, 0.999)
     for name, parameter in session.model.named_parameters():
         wanted = dict(twin.named_parameters())[name]
-        torch.testing.assert_close(parameter, wanted, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(parameter, wanted, rtol=1e-2, atol=2e-3)
         moved = not torch.equal(parameter, first[name])
         assert moved == name.startswith(("blocks.0.", "blocks.1.")), name
 
@@ -165,7 +165,7 @@ def test_layers_with_bottlenecks_are_compared_as_wholes() -> None:
     tokens = torch.arange(12)[None]
     models = [
         pf.build(pf.preset("mobilebert-pocket", pattern=pattern, vocab_size=97))
-        for pattern in ("<sff>[feed=shared]x2", "<sf>[width=96,feed=input]x2")
+        for pattern in ("<sff>[feed=shared]x2", "<sf>[width=96,feed=outside]x2")
     ]
     heard, told = Taps("output", "weights", gradients=True), Taps("output", "weights")
     for model, taps in zip(models, (heard, told), strict=True):

@@ -229,9 +229,8 @@ def identity(folder: Path) -> str:
 
 def wishes(request: CompressRequest) -> str:
     """What a step's outcome depends on."""
-    names = ("limits", "replace", "bits", "activations", "sparsity", "time", "updates", "seed")
-    names += ("corpus",)
-    return repr([(name, getattr(request, name)) for name in names])
+    asked = replace(request, model=Path(), by="", tokens=1024, rounds=6, threads=None)
+    return repr(replace(asked, run=None, local="", command=""))
 
 
 def write_samples(standing: Standing, bench: Bench, seed: int) -> str:

@@ -65,7 +65,8 @@ class Movement(nn.Module):
         """What a map computes with; scores have a gradient wherever the weights are."""
         scores = self.scores[number]
         # nought in value, so that only a gradient comes of it
-        return weight * self.masks[number] + (scores - scores.detach()) * weight.detach()
+        straight: Tensor = (scores - scores.detach()) * weight.detach()
+        return weight * self.masks[number] + straight
 
     def penalty(self, share: float) -> Tensor:
         """How much is seen, as a mean over the matrices; it counts as the threshold does."""

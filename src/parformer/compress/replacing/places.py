@@ -95,7 +95,8 @@ def swapped(
     """
     chosen = {path: (at, picks[at]) for at, path in enumerate(where.paths)}
     tensors = {name: tensor.detach() for name, tensor in named_tensors(model).items()}
-    renamed, fresh = {}, {}
+    renamed: dict[str, str] = {}
+    fresh: dict[str, Tensor] = {}
     specs: dict[str, list[BlockSpec]] = {}
     for root, pattern in stacks(model):
         specs[root] = []

@@ -50,10 +50,13 @@ from parformer.weights import named_tensors
 
 FITTING, GATING, TEACHING = 0.3, 0.2, 0.5
 """Shares of the time for training."""
-TAUGHT = 3
+TAUGHT = 2
 """Choices that are taught before one is taken."""
 EACH = 2
 """Choices that gates and single losses propose."""
+PASSES = 4
+"""Of the teacher for every update of a training: without heads and gradients of its own they are
+several times as quick."""
 FEWEST = 20
 """Passes and updates, however short the time is."""
 RUNGS = (0.9, 0.8, 0.7, 0.6, 0.5)
@@ -152,7 +155,7 @@ class Replacing:
 
         def decide() -> Plan:
             if updates:
-                return Plan(passes=updates, updates=updates)
+                return Plan(passes=PASSES * updates, updates=max(1, updates // 2))
             passes = passes_in(self.fitting, FITTING * seconds, FEWEST)
             return Plan(passes=passes, updates=0)
 
@@ -239,8 +242,8 @@ class Replacing:
         single = [[-grown for grown in row] for row in learned.alone]
         found: dict[tuple[int, ...], str] = {}
         for by, gains in (("the gates", gates), ("one by one", single)):
-            for picks in best_few(gains, prices, limit, EACH):
-                found.setdefault(tuple(picks), by)
+            for best in best_few(gains, prices, limit, EACH):
+                found.setdefault(tuple(best), by)
         made = []
         for picks, by in found.items():
             model = self.swap(picks)
