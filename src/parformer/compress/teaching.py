@@ -9,7 +9,7 @@ stays when it is stopped, and the same command goes on.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ def teach(request: TeachRequest | None = None, *, watch: Listener = nobody, **gi
     from parformer.train.run import open_run
 
     opened = open_run(Path(asked.model))
-    pair, splits = pairs_of(asked, opened)
+    pair, splits = pairs_of(asked, opened, looks)
     model = load(opened.folder)
     if model.encoder is None:
         raise ConfigError(
@@ -103,10 +103,12 @@ def teach(request: TeachRequest | None = None, *, watch: Listener = nobody, **gi
     )
 
 
-def pairs_of(asked: TeachRequest, opened: Opened) -> tuple[str, dict[str, list[Pair]]]:
+def pairs_of(
+    asked: TeachRequest, opened: Opened, watch: Watch
+) -> tuple[str, dict[str, list[Pair]]]:
     """The names of both sides, and the pairs of every split."""
-    from parformer.data.pairs import Filters, find_pairs
     from parformer.data.reading import read_pieces
+    from parformer.train.job import corpus_of
 
     recipe = opened.recipe
     if recipe is None or not recipe.data.pair:
@@ -115,8 +117,7 @@ def pairs_of(asked: TeachRequest, opened: Opened) -> tuple[str, dict[str, list[P
             "translates; name one"
         )
     data = recipe.data
-    filters = Filters(longest=data.longest, ratio=data.ratio, lower=data.lower)
-    corpus = find_pairs(asked.data or data.corpus, data.pair, filters)
+    corpus = corpus_of(replace(data, corpus=asked.data or data.corpus), watch.preparing)
     found: dict[str, list[Pair]] = {}
     for split, pieces in corpus.texts.items():
         lines = b"".join(read_pieces(pieces)).decode().split("\n")[:-1]

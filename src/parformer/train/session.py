@@ -241,10 +241,12 @@ def refuse_unshapely(recipe: Recipe, workers: Workers) -> None:
     shaping = recipe.compress
     assert shaping is not None
     moves = shaping.prune_by != "magnitude"
-    if (shaping.sparsity or moves) and recipe.train.patience:
+    train = recipe.train
+    if (shaping.sparsity or moves) and (train.patience or train.average):
+        name = "train.patience" if train.patience else "train.average"
         raise ConfigError(
-            "zeros rise until the end, so the best weights before it have too few of them; set "
-            "train.patience to 0"
+            f"zeros rise until the end, so weights from before it have too few of them; set {name} "
+            "to 0"
         )
     if shaping.take != "nothing" and recipe.train.start:
         raise ConfigError(
