@@ -19,7 +19,7 @@ from parformer.kernels import extension
 from parformer.model import Model, build
 from parformer.native import Decoder, NoForm
 from parformer.native.program import NotMeant
-from parformer.state import State
+from parformer.state import State, side_by_side
 from tests.conftest import lively, small_config, small_model
 
 pytestmark = pytest.mark.skipif(not extension.find_compilers(), reason="needs a C++ compiler")
@@ -355,3 +355,71 @@ def test_random_patterns_write_the_same(seed: int) -> None:
 def test_random_patterns_write_the_same_for_500_tokens(seed: int) -> None:
     model, batch = random_case(Random(1000 + seed))
     greedy_both_ways(model, batch, 500)
+
+
+BEGUN = (3, 7, 1)
+"""Tokens that the texts of a ragged batch have read."""
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize("letter", [letter for letter in LETTERS if letter != "y"])
+def test_texts_that_began_at_different_times(letter: str, family: str, norm: str) -> None:
+    check_ragged(make(family, f"{letter}f{letter}", norm=norm))
+
+
+@pytest.mark.parametrize(
+    ("family", "pattern", "changes"),
+    [
+        ("llama", "sf", {"n_kv_head": 1, "recall": 16}),
+        ("transformer-xl", "sfsf", {"same_length": True, "mem_len": 5}),
+        ("sru", "ara", {"mem_len": 4}),
+        ("gpt2", "sf", {"max_len": 24}),
+    ],
+)
+def test_texts_that_began_at_different_times_with_more(
+    family: str, pattern: str, changes: dict[str, Any]
+) -> None:
+    check_ragged(make(family, pattern, **changes))
+
+
+def check_ragged(model: Model) -> None:
+    """Each says what the ordinary step of all does, and what it says alone; rows may leave."""
+    size, memory = model.config.vocab_size, model.config.memory or 9
+    with torch.inference_mode():
+        alone: list[State] = []
+        for number, length in enumerate(BEGUN):
+            tokens = some_tokens(1, length, size, seed=50 + number)
+            out = model(tokens, model.initial_state(1, memory))
+            assert out.state is not None
+            alone.append(out.state)
+        state = side_by_side(alone)
+        decoder = model.native(batch=4, memory=memory, threads=1)
+        decoder.load(state)
+        for number in range(8):
+            if number == 4:  # the longest one leaves
+                decoder.rows([2, 0])
+                alone = [alone[2], alone[0]]
+                state = state.rows(torch.tensor([2, 0]))
+            tokens = some_tokens(len(alone), 1, size, seed=number)
+            ours = decoder.step(tokens).clone()
+            out = model(tokens, state)
+            singles = [model(tokens[n : n + 1], one) for n, one in enumerate(alone)]
+            assert out.logits is not None
+            assert_close(ours, out.logits[:, -1], atol=1e-4, rtol=1e-4)
+            own = torch.cat([one.logits[:, -1] for one in singles if one.logits is not None])
+            assert_close(ours, own, atol=1e-4, rtol=1e-4)
+            alone = [one.state for one in singles if one.state is not None]
+            assert out.state is not None
+            state = out.state
+        check_state(model, decoder, state)
+        assert decoder.state().starts_b is not None
+
+
+def test_places_absent_inside_a_text_are_refused() -> None:
+    model = make("llama", "sf")
+    tokens, present = some_tokens(2, 4), torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1]]).bool()
+    with torch.inference_mode():
+        state = model(tokens, model.initial_state(2, 9), padding=present).state
+    with pytest.raises(InputError, match="padding between its tokens"):
+        model.native(batch=2, memory=9).load(state)

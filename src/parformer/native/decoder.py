@@ -91,6 +91,8 @@ class Decoder:
         self.position = 0
         self._window: list[list[list[int]]] = []
         self._before: Tensor | None = None
+        self._late: Tensor | None = None
+        """Places before each text's first token, where they differ."""
         self.clear()
 
     @property
@@ -118,9 +120,13 @@ class Decoder:
         if state.memory != self.memory or not takes(state):
             raise InputError(
                 f"a state with a memory of {state.memory} cannot go on with one of {self.memory}, "
-                "nor one with padding; make another decoder"
+                "nor one with padding between its tokens; make another decoder"
             )
-        self.engine.batch = state.batch
+        self.engine.batch, self._late = state.batch, state.starts_b
+        late = torch.empty(0) if self._late is None else self._late
+        late = late.to("cpu", torch.int64).contiguous()
+        call = self.engine.functions.checked
+        call("decoder_late", self.engine.handle, late.data_ptr(), len(late))
         for slot, own in zip(self.slots, state.blocks, strict=True):
             slot.load(self.engine, own)
         self.position, self._before, self._window = state.position, state.window_bt, []
@@ -140,7 +146,11 @@ class Decoder:
             window = self._read_so_far()
         if self._hints is not None:
             recent = self._hints.tokens(self.engine)
-        extras = (window, None, recent)
+        present = None
+        if self._late is not None:
+            remembered = min(self.position, self.memory)
+            present = present_places(self._late, self.position, remembered)
+        extras = (window, present, recent, self._late)
         return State(self.batch, self.config, self.memory, self.position, blocks, *extras)
 
     def _read_so_far(self) -> Tensor:
@@ -230,13 +240,26 @@ class Decoder:
         numbers = (ctypes.c_int64 * len(index))(*index)
         self.engine.functions.checked("decoder_rows", self.engine.handle, numbers, len(index))
         self.engine.batch = len(index)
+        if self._late is not None:
+            self._late = self._late[torch.tensor(list(index), device=self._late.device)]
         if self.config.numbered and self.position:
             self._before = self._read_so_far()[torch.tensor(list(index))]
 
 
 def takes(state: State) -> bool:
-    """Whether all of its texts are equally long: no place is absent."""
-    return state.padding_bm is None and state.starts_b is None
+    """Whether places are absent before a text's first token at most, and no block minds that."""
+    late, present = state.starts_b, state.padding_bm
+    if late is not None and state.config.pattern.count("y"):
+        return False
+    if late is None or present is None:
+        return present is None
+    return torch.equal(present_places(late, state.position, present.shape[1]), present)
+
+
+def present_places(late_b: Tensor, position: int, count: int) -> Tensor:
+    """Which of the last places before `position` hold a token, of texts that began late."""
+    places_m = torch.arange(position - count, position, device=late_b.device)
+    return places_m >= late_b[:, None]
 
 
 def check_fit(config: ModelConfig, stack: Stack, batch: int, time: int) -> None:

@@ -247,11 +247,12 @@ class Program:
         return out
 
     def turns(self, width: int, base: float) -> Span:
-        """Cosines and sines of this step's places, made once for all blocks that turn alike."""
+        """Cosines and sines of this step's places, made once for all blocks that turn alike;
+        of every text, as some may have begun later than others."""
         if (width, base) not in self._turns:
             half = width // 2
             rates = base ** (-torch.arange(0, width, 2).double() / width)
-            out = self.take(width, self.time)
+            out = self.take(width, self.rows)
             self._turns[width, base] = out
             place = self.address(rates, half, dtype=torch.float64)
             self.add("turns", *out.words, half, place)

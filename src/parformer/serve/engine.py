@@ -24,7 +24,7 @@ from parformer.errors import InputError, ParformerError
 from parformer.generate.writing import PIECE
 from parformer.head import widen
 from parformer.model import Model
-from parformer.native.decoder import Decoder, takes
+from parformer.native.decoder import MOST_TEXTS, Decoder, takes
 from parformer.native.lending import tell
 from parformer.native.program import NoForm
 from parformer.serve.cohorts import Cohort, Reading, joined
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 DECODERS = 4
-"""Native decoders that are kept, each for a number of texts."""
+"""Native decoders that are kept, each for a length of memory."""
 
 FEWEST_PACKED = 8
 """Rows from which on packed weights are worth their memory."""
@@ -68,7 +68,7 @@ class Engine:
         self.errands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self.reading: list[Reading] = []
         self.cohorts: list[Cohort] = []
-        self.decoders: dict[tuple[int, int], Decoder | None] = {}
+        self.decoders: dict[int, Decoder | None] = {}
         self.packed = False
         """Whether weights are laid out for a full batch, which makes its steps faster."""
         self.counters = Counters()
@@ -268,7 +268,7 @@ class Engine:
         cohort.logits_bv = widen(out.logits[:count, 0, : self.tokenizer.size].cpu())
 
     def step_natively(self, cohort: Cohort) -> bool:
-        """The same in C++, for texts that are equally long; whether that was possible."""
+        """The same in C++, wherever in its text each of them is; whether that was possible."""
         if cohort.decoder is None:
             decoder = self.native(cohort.state) if takes(cohort.state) else None
             if decoder is None:
@@ -284,18 +284,20 @@ class Engine:
         return True
 
     def native(self, state: State) -> Decoder | None:
-        """A decoder for such texts, kept for the next ones: one batch at a time is run natively."""
-        sizes = (state.batch, state.memory)
-        if sizes not in self.decoders:
+        """A decoder for all batches with such a memory: one at a time is run natively."""
+        most, memory = min(self.batch, MOST_TEXTS), state.memory
+        if state.batch > most:
+            return None
+        if memory not in self.decoders:
             if len(self.decoders) >= DECODERS:
                 self.decoders.pop(next(iter(self.decoders)))
             try:
-                decoder = self.model.native(batch=state.batch, memory=state.memory)
+                decoder = self.model.native(batch=most, memory=memory)
             except NoForm as reason:
                 tell(reason)
                 decoder = None
-            self.decoders[sizes] = decoder
-        return self.decoders[sizes]
+            self.decoders[memory] = decoder
+        return self.decoders[memory]
 
     def guarded(self, cohort: Cohort, work: Callable[[Cohort], None]) -> None:
         """One batch that fails leaves the others running."""

@@ -42,6 +42,13 @@ struct Decoder {
   }
   float* at(const Span& span, int64_t row) { return arena + span.offset + row * span.step; }
 
+  int64_t begin(int64_t slot) const { return late.empty() ? 0 : late[slot]; }
+
+  // Angles of a token: the same for all slots, unless some began later.
+  const float* angles_at(const Span& turns, int64_t slot, int64_t t) const {
+    return at(turns, late.empty() ? t : slot * time + t);
+  }
+
   void step(const int64_t* given, int64_t rows_of_batch, int64_t steps, int64_t place);
   void run(const LookUp& op);
   void run(const Place& op);
@@ -77,6 +84,7 @@ struct Decoder {
   std::vector<float> input_scales, inputs;
   std::vector<int32_t> input_sums;
   const int64_t* tokens = nullptr;
+  std::vector<int64_t> late;  // places before each slot's first token; empty where all begin at 0
   int64_t batch = 0, time = 0, rows = 0, position = 0;
 };
 
@@ -106,7 +114,7 @@ void Decoder::run(const Place& op) {
   const float scale = float(op.scale);
   for (int64_t row = 0; row < rows; row++) {
     float* x = at(op.x, row);
-    int64_t number = position + row % time;
+    int64_t number = position + row % time - begin(row / time);
     bool there = true;
     if (op.pad >= 0) {
       float& pads = *cells[op.pads].at(row / time);
@@ -125,10 +133,12 @@ void Decoder::run(const Place& op) {
 }
 
 void Decoder::run(const Turns& op) {
-  for (int64_t t = 0; t < time; t++) {
-    float* out = at(op.out, t);
+  const int64_t count = late.empty() ? time : rows;
+  for (int64_t row = 0; row < count; row++) {
+    float* out = at(op.out, row);
+    const int64_t place = position + row % time - begin(row / time);
     for (int64_t i = 0; i < op.half; i++) {
-      const double angle = double(position + t) * op.rates[i];
+      const double angle = double(place) * op.rates[i];
       out[i] = float(std::cos(angle));
       out[op.half + i] = float(std::sin(angle));
     }
@@ -202,7 +212,7 @@ void Decoder::append(Cache& cache, const Span& kv, const Span& turns, bool keys)
       const float* row = at(kv, b * time + t);
       for (int64_t g = 0; g < cache.heads; g++) {
         if (keys && turns.offset >= 0) {
-          const float* angles = at(turns, t);
+          const float* angles = angles_at(turns, b, t);
           turn(row + g * width, cache.key(b, g, cache.end + t), width, angles, angles + width / 2);
         } else if (keys) {
           std::memcpy(cache.key(b, g, cache.end + t), row + g * width, width * sizeof(float));
@@ -224,10 +234,11 @@ void Decoder::run(const Attend& op) {
     float* numbers = own[thread].data();
     for (int64_t t = 0; t < time; t++) {
       const int64_t end = before + t + 1;
-      const int64_t first = op.reach ? std::max(cache.start, end - op.reach) : cache.start;
+      int64_t first = std::max(cache.start, before + begin(b) - position);
+      if (op.reach) first = std::max(first, end - op.reach);
       const float* q = at(op.q, b * time + t) + h * width;
       if (op.turns.offset >= 0) {
-        const float* angles = at(op.turns, t);
+        const float* angles = angles_at(op.turns, b, t);
         turn(q, numbers + 2 * width, width, angles, angles + width / 2);
         q = numbers + 2 * width;
       }

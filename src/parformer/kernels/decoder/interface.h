@@ -172,6 +172,11 @@ int64_t source_masked(Decoder* decoder, int64_t number) {
   return !decoder->sources[number].present.empty();
 }
 
+// Places before each slot's first token; none of them where all began together.
+int64_t decoder_late(Decoder* decoder, const int64_t* late, int64_t slots) {
+  return guarded([&] { decoder->late.assign(late, late + slots); });
+}
+
 // Goes on with these slots, in this order.
 int64_t decoder_rows(Decoder* decoder, const int64_t* index, int64_t count) {
   return guarded([&] {
@@ -189,6 +194,11 @@ int64_t decoder_rows(Decoder* decoder, const int64_t* index, int64_t count) {
         std::memcpy(next.data() + n * recent.room() + recent.start, recent.at(index[n]),
                     recent.known * sizeof(int64_t));
       recent.tokens.swap(next);
+    }
+    if (!decoder->late.empty()) {
+      std::vector<int64_t> next(count);
+      for (int64_t n = 0; n < count; n++) next[n] = decoder->late[index[n]];
+      decoder->late.swap(next);
     }
     for (Source& source : decoder->sources) {
       std::vector<int64_t> next(count);

@@ -37,6 +37,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "decoder_free": (None, (ADDRESS,)),
     "decoder_step": (NUMBER, (ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER)),
+    "decoder_late": (NUMBER, (ADDRESS, ADDRESS, NUMBER)),
     "decoder_rows": (NUMBER, (ADDRESS, ADDRESS, NUMBER)),
     "cache_put": (NUMBER, (ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, NUMBER)),
     "cache_length": (NUMBER, (ADDRESS, NUMBER)),
