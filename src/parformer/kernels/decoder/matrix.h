@@ -265,14 +265,16 @@ INLINE void quantized_rows(const Matrix& m, const Inputs& in, int64_t vectors, i
   }
 }
 
-template <int R, int T, typename Weight>
-INLINE void plain_tile(const Weight* w, int64_t columns, const float* x, int64_t x_step, float* y,
+template <int R, int T, bool NEXT, typename Weight>
+__attribute__((noinline)) void plain_tile(const Weight* w, int64_t columns, const float* x, int64_t x_step, float* y,
                        int64_t y_step) {
   vf total[T][R] = {};
   const auto more = [&](int64_t k, auto n) {
     vf in[T];
     for (int t = 0; t < T; t++) in[t] = take(x + t * x_step + k, n);
     for (int r = 0; r < R; r++) {
+      // several rows at once are read too slowly without being asked for before
+      if (NEXT) __builtin_prefetch(w + (R + r) * columns + k);
       const vf row = take(w + r * columns + k, n);
       for (int t = 0; t < T; t++) total[t][r] += row * in[t];
     }
@@ -290,10 +292,26 @@ INLINE void plain_tile(const Weight* w, int64_t columns, const float* x, int64_t
 constexpr int64_t STREAMED = 192;  // columns from which on a row is worth a sum of its own
 
 #if defined(__AVX512F__)
-constexpr int TILE = 4;  // 16 sums fit into 32 registers
+constexpr int TILE = 6;  // 24 sums fit into 32 registers
 #else
 constexpr int TILE = 2;
 #endif
+
+// Four rows times at most so many vectors.
+template <bool NEXT, typename Weight>
+INLINE void plain_tiles(const Weight* w, int64_t columns, const float* x, int64_t x_step,
+                        int64_t vectors, float* y, int64_t y_step) {
+  switch (vectors) {
+    case 1: return plain_tile<4, 1, NEXT>(w, columns, x, x_step, y, y_step);
+    case 2: return plain_tile<4, 2, NEXT>(w, columns, x, x_step, y, y_step);
+#if defined(__AVX512F__)
+    case 3: return plain_tile<4, 3, NEXT>(w, columns, x, x_step, y, y_step);
+    case 4: return plain_tile<4, 4, NEXT>(w, columns, x, x_step, y, y_step);
+    case 5: return plain_tile<4, 5, NEXT>(w, columns, x, x_step, y, y_step);
+    case 6: return plain_tile<4, 6, NEXT>(w, columns, x, x_step, y, y_step);
+#endif
+  }
+}
 
 // One row after the other, as memory is read fastest.
 template <typename Weight>
@@ -318,15 +336,14 @@ INLINE void plain_rows(const Weight* weights, int64_t columns, const float* x, i
   if (vectors == 1 && columns >= STREAMED) return stream_rows(weights, columns, x, first, last, y);
   for (; row + 4 <= last; row += 4) {
     const Weight* w = weights + row * columns;
-    int64_t t = 0;
-    for (; t + TILE <= vectors; t += TILE)
-      plain_tile<4, TILE>(w, columns, x + t * x_step, x_step, y + t * y_step + row, y_step);
-    for (; t < vectors; t++)
-      plain_tile<4, 1>(w, columns, x + t * x_step, x_step, y + t * y_step + row, y_step);
+    plain_tiles<true>(w, columns, x, x_step, std::min<int64_t>(vectors, TILE), y + row, y_step);
+    for (int64_t t = TILE; t < vectors; t += TILE)
+      plain_tiles<false>(w, columns, x + t * x_step, x_step, std::min<int64_t>(vectors - t, TILE),
+                         y + t * y_step + row, y_step);
   }
   for (; row < last; row++)
     for (int64_t t = 0; t < vectors; t++)
-      plain_tile<1, 1>(weights + row * columns, columns, x + t * x_step, x_step,
+      plain_tile<1, 1, false>(weights + row * columns, columns, x + t * x_step, x_step,
                        y + t * y_step + row, y_step);
 }
 
