@@ -327,6 +327,7 @@ def test_what_else_a_server_tells(server: Served) -> None:
     tokens = server.post("/tokenize", {"text": "ü!"}).json()
     assert tokens == {"tokens": [195, 188, 33], "count": 3}
     assert server.post("/detokenize", {"tokens": tokens["tokens"]}).json() == {"text": "ü!"}
+    assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 2}).is_success
     told = httpx.get(f"{server.url}/metrics").text
     found = {family.name: family for family in text_string_to_metric_families(told)}
     assert found["parformer_written_tokens"].samples[0].value > 0

@@ -120,13 +120,20 @@ class Cohort:
 
     def keep(self, places: list[int]) -> None:
         """Let the other texts go."""
-        if len(places) < len(self.rows):
+        if len(places) == len(self.rows):
+            return
+        if self.decoder is None:
             self.settle()
-            self.rows = [self.rows[place] for place in places]
-            if places:
-                index_b = torch.tensor(places)
-                self.state = without_absent(self.state.rows(index_b))
-                self.logits_bv = self.logits_bv[index_b]
+        self.rows = [self.rows[place] for place in places]
+        if not places:
+            self.decoder = None
+            return
+        index_b = torch.tensor(places)
+        self.logits_bv = self.logits_bv[index_b]
+        if self.decoder is not None:
+            self.decoder.rows(places)
+        else:
+            self.state = without_absent(self.state.rows(index_b))
 
 
 def joined(cohorts: Sequence[Cohort]) -> Cohort:
