@@ -79,9 +79,8 @@ class Engine:
     def start(self) -> None:
         config = self.model.config
         if self.tokenizer is not None and config.causal:  # compiled now, not in the first request
-            decoder = self.native(self.model.initial_state(1, config.memory or config.step_len))
-            ragged = decoder is None or bool(config.pattern.count("y"))
-            self.packed = ragged and self.batch >= FEWEST_PACKED and self.model.pack(self.batch)
+            self.native(self.model.initial_state(1, config.memory or config.step_len))
+            self.packed = self.batch >= FEWEST_PACKED and self.model.pack(self.batch)
         self.thread.start()
 
     def close(self) -> None:
