@@ -170,3 +170,34 @@ def test_a_block_is_taken_away_and_the_others_stay(
     assert less.config.pattern.letters == "sff"
     start.model.blocks[2].forward = lambda x_btd, state, context: (x_btd, state)  # as if not there
     torch.testing.assert_close(less(tokens).hidden, start.model(tokens).hidden)
+
+
+def test_translators_compute_the_same_in_transformers_and_ctranslate2(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("ctranslate2")
+    monkeypatch.syspath_prepend(FOLDER)
+    translators = load("translators", monkeypatch)
+    model = pf.build(
+        pf.preset(
+            "transformer-pocket-translation", pattern="(sf)x2 | (scf)x2", vocab_size=40, pad=39,
+            start=1, end=2, d_model=32, d_inner=48, n_head=4, dropout=0.0,
+        )
+    ).eval()  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    source, tokens = torch.tensor([[5, 9, 4, 2], [7, 2, 39, 39]]), torch.tensor([[1, 8], [1, 6]])
+    with torch.no_grad():
+        logits = model(tokens, source=source).logits
+        theirs = translators.as_pegasus(model)(
+            input_ids=source, attention_mask=(source != 39).long(), decoder_input_ids=tokens
+        ).logits
+    torch.testing.assert_close(theirs, logits, rtol=1e-5, atol=1e-4)
+    folder = translators.write_ctranslate2(model, tmp_path / "model", None)
+    (scored,) = translators.translator(folder, 1).score_batch([["t7", "t2"]], [["t6"]])
+    logs = logits[1].log_softmax(-1)
+    expected = [float(logs[0, 6]), float(logs[1, 2])]
+    assert scored.log_probs == pytest.approx(expected, abs=1e-4)
