@@ -30,6 +30,7 @@ from parformer.generate.translating import translate
 from parformer.measure import Comparison, Receipt, measure_latency
 from parformer.measure.device import pinned_threads
 from parformer.model import Model
+from parformer.train.allocator import keep_memory
 from parformer.train.job import corpus_of
 from parformer.train.run import open_run, read_run
 
@@ -156,6 +157,7 @@ def compare(arguments: argparse.Namespace, place: Path) -> Iterator[str]:
     first, *others = arguments.runs
     model = pf.load(first / "model")
     threads = arguments.threads
+    keep_memory()
     engines = {
         OURS: ours(model),
         THEIRS: pegasus(model),

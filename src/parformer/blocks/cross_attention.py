@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -31,11 +34,16 @@ from parformer.pattern import BlockSpec
 
 @dataclass(frozen=True, eq=False)
 class SourceMemory(BlockState):
-    """Keys and values of the source: all that later steps need of it."""
+    """Keys and values of the source: all that later steps need of it.
+
+    Texts of one source that stand side by side, as beams do, have its keys once.
+    """
 
     kv_bgsk: Tensor
     present_bs: Tensor | None = None
     """True where there is a token."""
+    each: int = 1
+    """Texts in a row that ask the same source; keys have a row for all of them."""
 
     @property
     def trainable(self) -> bool:
@@ -43,7 +51,34 @@ class SourceMemory(BlockState):
 
     def detached(self) -> SourceMemory:
         """The same with no gradient behind it."""
-        return SourceMemory(self.kv_bgsk.detach(), self.present_bs)
+        return SourceMemory(self.kv_bgsk.detach(), self.present_bs, self.each)
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {"kv_bgsk": self.kv_bgsk}
+        if self.present_bs is not None:
+            found["present_bs"] = self.present_bs
+        if self.each == 1:
+            return found
+        return {name: tensor.repeat_interleave(self.each, 0) for name, tensor in found.items()}
+
+    @property
+    def batch(self) -> int:
+        return self.each * len(self.kv_bgsk)
+
+    def rows(self, index_b: Tensor) -> Self:
+        if torch.compiler.is_compiling():
+            return super().rows(index_b)
+        asked = [(n, len(list(same))) for n, same in groupby((index_b // self.each).tolist())]
+        counts = {count for _, count in asked}
+        if len(counts) != 1:
+            return super().rows(index_b)
+        found = replace(self, each=counts.pop())
+        sources = [n for n, _ in asked]
+        if sources == list(range(len(self.kv_bgsk))):
+            return found
+        chosen_n = torch.tensor(sources, device=index_b.device)
+        present = None if self.present_bs is None else self.present_bs.index_select(0, chosen_n)
+        return replace(found, kv_bgsk=self.kv_bgsk.index_select(0, chosen_n), present_bs=present)
 
     @property
     def length(self) -> int:
@@ -71,14 +106,18 @@ class CrossAttention(Block):
         assert state is None or isinstance(state, SourceMemory)
         if context.source is not None:
             kv_bgsk = self._heads(self.key_value(context.source.vectors_bsd))
-            present_bs = context.source.padding
+            read = SourceMemory(kv_bgsk, context.source.padding)
         elif state is not None:
-            kv_bgsk, present_bs = state.kv_bgsk, state.present_bs
+            read = state
         else:
             raise InputError("a decoder needs its source; give it with the first tokens")
-        q_bhtk = self._heads(self.query(self.read(x_btd)))
-        y_btd = self._attend(q_bhtk, kv_bgsk, present_bs, context)
-        after = None if self.training else SourceMemory(kv_bgsk.detach(), present_bs)
+        batch, time, _ = x_btd.shape
+        q_btd = self.query(self.read(x_btd))
+        # texts of one source ask it together, as if they were one long text
+        q_bhtk = self._heads(q_btd.reshape(batch // read.each, read.each * time, -1))
+        y_btd = self._attend(q_bhtk, read.kv_bgsk, read.present_bs, context)
+        y_btd = y_btd.reshape(batch, time, -1)
+        after = None if self.training else read.detached()
         return self.write(x_btd, self.out(y_btd)), after
 
     def _heads(self, x_bnd: Tensor) -> Tensor:

@@ -61,6 +61,12 @@ class Rows:
         )
 
 
+ROOM = 64
+"""Tokens that a buffer has room for at least, beyond those that it was made for."""
+FEW = 8
+"""The same where rows are chosen, as beams do at every token: memory that is new costs time."""
+
+
 @dataclass(frozen=True, eq=False)
 class KeyValueMemory(BlockState):
     """Projected keys and values of the past; for relative attention the projected distances too."""
@@ -98,7 +104,14 @@ class KeyValueMemory(BlockState):
         return cls(Rows(kv_bgmk, length), 0, length)
 
     def rows(self, index_b: Tensor) -> Self:
-        return replace(super().rows(index_b), distances_hnk=self.distances_hnk)
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return replace(super().rows(index_b), distances_hnk=self.distances_hnk)
+        # into a place with room, so that the next token need not move them again
+        kv_bgmk, length = self.kv_bgmk, self.length
+        _, heads, _, width = kv_bgmk.shape
+        buffer = kv_bgmk.new_empty(len(index_b), heads, length + FEW, width)
+        torch.index_select(kv_bgmk, 0, index_b, out=buffer.narrow(2, 0, length))
+        return replace(self, kept=Rows(buffer, length), start=0, end=length)
 
     def fitted(self, length: int) -> Self:
         more = length - self.length
@@ -124,7 +137,7 @@ def append(
         kept, first = 0 if past is None else past.length, 0
         end = kept + time
         batch, heads, _, width = kv_bgtk.shape
-        rows = Rows(kv_bgtk.new_empty(batch, heads, end + max(64, kept // 2), width), kept)
+        rows = Rows(kv_bgtk.new_empty(batch, heads, end + max(ROOM, kept // 2), width), kept)
         if past is not None:
             rows.buffer[:, :, :kept] = past.kv_bgmk
     rows.buffer.narrow(2, end - time, time).copy_(kv_bgtk)

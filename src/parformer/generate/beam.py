@@ -139,11 +139,12 @@ class Reader:
             self.state, logits_nv = out.state, out.logits[:, 0].float()
             if self.decoder is not None:
                 self.decoder.load(self.state)
-        if not bool(logits_nv.max(dim=-1).values.isfinite().all()):
+        logs_nv = logits_nv.log_softmax(dim=-1)
+        if bool(logs_nv[:, 0].isnan().any()):  # one number that is none makes none of its row
             raise InputError(
                 "the model's numbers for the next token are not finite; its weights are broken"
             )
-        return logits_nv.log_softmax(dim=-1)
+        return logs_nv
 
     def keep(self, index_n: Tensor) -> None:
         """Go on with these texts, in this order."""

@@ -14,6 +14,7 @@ import torch
 from parformer.errors import InputError
 from parformer.generate.translating import translate
 from parformer.model import Model
+from parformer.train.allocator import keep_memory
 
 if TYPE_CHECKING:
     from parformer.data.tokenizers import Tokenizer
@@ -40,6 +41,7 @@ def translate_all(
             f"the model says neither how texts end nor what stands for no token (end {config.end}, "
             f"pad {config.pad}); it was not trained by the task 'translate'"
         )
+    keep_memory()
     order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
     found: list[list[int]] = [[] for _ in sources]
     device = next(model.parameters()).device
