@@ -126,7 +126,10 @@ def evaluate(
     """How well a trained model predicts a text, and whether another one does it better."""
     asked, preparing = requested(EvaluateRequest, request, given), Watch(watch).preparing
     from parformer.evaluate.against import compared
+    from parformer.train.run import open_run
 
+    if asked.against is not None:
+        open_run(Path(asked.against))  # what is missing is told before the first is read
     found = evaluated(asked, preparing)
     if asked.against is None:
         return found

@@ -6,6 +6,7 @@ the questions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,4 +74,11 @@ def translate_text(
         if not source.strip():
             raise InputError(f"source {number} is empty; give it words, or leave it out")
     tokens = [tokenizer.encode(" ".join(source.split())) for source in sources]
+    limit = model.config.max_len - 1 if model.config.numbered else math.inf
+    for number, row in enumerate(tokens, 1):
+        if len(row) > limit:
+            raise InputError(
+                f"source {number} has {len(row):,} tokens, and the model places for {limit:,}; cut "
+                "it into sentences, or train with a larger model.max_len"
+            )
     return [tokenizer.decode(text) for text in translate_all(model, tokens, **search)]
