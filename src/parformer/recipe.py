@@ -196,8 +196,8 @@ class TrainConfig:
     keep: int = 2
     """Checkpoints to keep, two at least."""
     average: int = 0
-    """The model in the end is the mean of so many checkpoints, from the last one back; 0 means the
-    last weights."""
+    """The model in the end is the mean of so many checkpoints, from the last one back, or of all
+    where there are fewer; 0 means the last weights."""
 
     def __post_init__(self) -> None:
         fit_fields(self, "train.")

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from parformer.errors import ConfigError, FolderError
+from parformer.errors import FolderError
 from parformer.recipe import TrainConfig
 from parformer.train.checkpoint import name_of, read_checkpoint
 
@@ -38,15 +38,7 @@ def checkpoint_steps(config: TrainConfig) -> int:
     >>> checkpoint_steps(TrainConfig(steps=1000, average=5))
     50
     """
-    every = config.checkpoint_every or max(1, round(SHARE * config.steps / (config.average - 1)))
-    there = -(-config.steps // every)
-    if there < config.average:
-        raise ConfigError(
-            f"train.average {config.average} checkpoints are more than the {there} of "
-            f"{config.steps:,} updates with one every {every:,}; lower train.average or "
-            "train.checkpoint_every"
-        )
-    return every
+    return config.checkpoint_every or max(1, round(SHARE * config.steps / (config.average - 1)))
 
 
 def mean_of_last(
