@@ -18,6 +18,7 @@ from parformer.fitting.phases import BASELINE, Contest, Contestant, Dropped
 from parformer.fitting.rates import BEGUN
 from parformer.fitting.rivals import PLAIN, early, in_equal_time, rival_of
 from parformer.fitting.running import GLANCE, LOOKS, Running
+from parformer.fitting.squeezing import SMALL
 from parformer.fitting.training import going_on, rate_of, segments, slow_down
 from parformer.train.plateau import SHORTEST
 from parformer.train.schedule import top_of
@@ -95,6 +96,7 @@ def settled_steps(fit: Running, many: int) -> int:
 def by_need(fit: Running) -> list[str]:
     """The finalists in the order in which they can least be done without."""
     rest = [name for name in fit.finalists if name != BASELINE]
+    rest.sort(key=lambda name: name != SMALL)
     return [BASELINE, *sorted(rest, key=lambda name: not fit.finalists[name].eligible)]
 
 
@@ -132,7 +134,7 @@ def behind(fit: Running, losses: Mapping[str, float]) -> dict[str, str]:
     """Who need not go on after a third, and why."""
     known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
     allowed = [name for name in fit.eligible if name in known] or list(known)
-    far = losers(known, [BASELINE], allowed, fit.kind.behind) if known else {}
+    far = losers(known, [BASELINE, SMALL], allowed, fit.kind.behind) if known else {}
     why = {name: f"{share:.1%} behind the best" for name, share in far.items()}
     return why | {name: "it diverged" for name in losses if name not in known}
 
@@ -171,7 +173,12 @@ def first_third(fit: Running, name: str, steps: int, third: int) -> float:
         why = "diverged" if math.isinf(loss) else ""
         if third >= BEGUN and fit.stuck(loss):
             why = "learned nothing"
-        elif trained is not None and third >= BEGUN and loss > trained.loss_at(third // 2):
+        elif (
+            trained is not None
+            and third >= BEGUN
+            and loss > trained.loss_at(third // 2)
+            and not fit.kind.keeps_best
+        ):
             why = "got worse"  # a rate that it cannot bear
         if not why or fit.late() or not slow_down(fit, name, why):
             return loss

@@ -57,7 +57,10 @@ def hand_over(fit: Running, final: Winner) -> None:
     new, old = path / f".{MODEL}.new", path / f".{MODEL}.old"
     for rest in (new, old):
         shutil.rmtree(rest, ignore_errors=True)
-    shutil.copytree(run / MODEL, new)
+    if fit.request.compress:
+        fit.load(run).save(new, fit.prepared.tokenizer.to_json())
+    else:
+        shutil.copytree(run / MODEL, new)
     if (path / MODEL).exists():
         (path / MODEL).rename(old)
     new.rename(path / MODEL)
@@ -103,7 +106,7 @@ def valid_loss(fit: Running, run: Path) -> Loss | None:
     result = read_result(run)
     if fit.request.kind == "text" or result is None:
         return None if result is None else Loss(result.loss_on("valid"))
-    losses = fit.kind.losses(fit.baseline.recipe, load(run / MODEL), fit.prepared)
+    losses = fit.kind.losses(fit.baseline.recipe, fit.load(run), fit.prepared)
     return Loss(float(losses.mean()), len(losses))
 
 
@@ -114,7 +117,7 @@ def loss_on_test(fit: Running, run: Path) -> Loss | None:
     tokens = sample(fit.prepared.splits["test"].tokens, TESTED)
     if len(tokens) < 2:
         return None
-    score = evaluate(load(run / MODEL), tokens, batch=8)
+    score = evaluate(fit.load(run), tokens, batch=8)
     return Loss(score.loss if math.isfinite(score.loss) else None, score.tokens)
 
 
@@ -131,7 +134,7 @@ def scores_of(fit: Running, final: Winner) -> TaskScores | None:
 
 
 def both_models(fit: Running, final: Winner) -> dict[str, Model]:
-    return {name: load(run / MODEL) for name, run in both_runs(fit, final).items()}
+    return {name: fit.load(run) for name, run in both_runs(fit, final).items()}
 
 
 def looks_of(fit: Running, final: Winner) -> AttentionResult | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from parformer.config import ModelConfig
+from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.fitting import grid
 from parformer.fitting.candidates import (
@@ -22,6 +23,7 @@ from parformer.fitting.ladder import CLOCKED
 from parformer.fitting.phases import BASELINE, Finalist, Finalists, Line, Placed, Profiled, Seen
 from parformer.fitting.rules import Placement
 from parformer.fitting.running import Running
+from parformer.fitting.squeezing import SMALL, roomier, small
 from parformer.measure.readings import Readings
 from parformer.pattern import Pattern
 from parformer.search.limits import as_option, excess, in_words
@@ -86,6 +88,8 @@ def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelCon
     base, limits = fit.baseline.recipe.model, fit.limits
     if not fit.kind.searches:
         models = fit.kind.sizes(rule, base)
+        if rule.name == SMALL:
+            models = small_ones(models, limits["size"])
         prices = [
             price | {
                 "quality": price["decoder_parameters"],
@@ -98,6 +102,8 @@ def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelCon
         return [models[n] for n in nearest(prices, limits)], seen(prices)
     folder = fit.path / "sizes"
     folder.mkdir(exist_ok=True)
+    if fit.request.compress and rule.name != SMALL:
+        limits = roomier(limits, base)
     searches = [
         search_sizes(
             space, clock, limits, fit.step, fit.request.seed, folder / f"{space.name}.jsonl"
@@ -107,11 +113,20 @@ def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelCon
     return candidates(searches, limits), picture(searches)
 
 
+def small_ones(models: list[ModelConfig], most: float) -> list[ModelConfig]:
+    """Those within a size as they are; the smallest where none is."""
+    sizes = {n: cost(one).size for n, one in enumerate(models)}
+    kept = [models[n] for n, size in sizes.items() if size <= most]
+    return kept or [models[min(sizes, key=sizes.__getitem__)]]
+
+
 def find(fit: Running) -> Finalists:
     """The finalists: every placement with the sizes that fit, measured beside the baseline."""
     base, clock, limits = fit.baseline.recipe.model, clock_of(fit), fit.limits
     found = fit.progress.need(Placed).pattern
     rules = {one.name: one for one in fit.kind.placements(base, found)}
+    if fit.request.compress:
+        rules[SMALL] = small(rules["interleaved"])
     tried, pictures = dict[str, list[ModelConfig]](), dict[str, Seen]()
     for number, (name, rule) in enumerate(rules.items()):
         fit.watch.preparing(f"sizes of {rule.title}", number / (len(rules) + 1))

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from parformer import __version__
+from parformer.compress.receipt import bytes_of
+from parformer.costs import cost
 from parformer.errors import FolderError
 from parformer.fitting.energy import estimate
 from parformer.fitting.final import (
@@ -56,15 +58,17 @@ from parformer.fitting.result import (
 )
 from parformer.fitting.running import Running
 from parformer.fitting.scored import Metrics
+from parformer.fitting.squeezing import SMALL
 from parformer.fitting.takeaway import ways_out
 from parformer.fitting.verdict import Counted, Limits, compare, judge
 from parformer.measure.device import Receipt, describe_device
 from parformer.measure.models import PLACEMENT
 from parformer.measure.statistics import compare as compare_times
-from parformer.report.words import Unit
+from parformer.report.words import Unit, signed
+from parformer.search.limits import in_words
 from parformer.search.trials.result import TrialsResult
 from parformer.train.alike import read_curve
-from parformer.train.run import CONFIG, read_result
+from parformer.train.run import CONFIG, MODEL, read_result
 
 ROUNDS, FEWEST_ROUNDS = 20, 8
 """How often each model is timed for the report, and how often at least on a busy machine."""
@@ -93,6 +97,8 @@ def conclude(fit: Running, *, command: str) -> FitResult:
     finished, held = progress.has(Winner.PHASE), held_against(fit, taken)
     base = rows[0] if rows else None
     verdict = judge(base, taken, limits, counted, held=held, finished=finished, scores=scores)
+    if request.compress and taken is not None:
+        verdict = replace(verdict, sentences=(*squeezed_words(fit, taken), *verdict.sentences))
     # what learned nothing is nobody's choice, though it lies there to be looked at
     chosen = None if verdict.kind == "nothing learned" else taken
     return FitResult(
@@ -227,6 +233,27 @@ def held_against(fit: Running, chosen: ModelFacts | None) -> Held | None:
         )
     steps = timed.steps if timed else 0
     return Held(contest.rival, against(fit, chosen.name, contest.rival), in_time, steps)
+
+
+def squeezed_words(fit: Running, chosen: ModelFacts) -> list[str]:
+    """Whether to train a larger model and compress it beat training a small one."""
+    most, config = fit.limits["size"], fit.finalists[chosen.name].config
+    if cost(config).size <= most:
+        if chosen.name == SMALL or SMALL not in fit.finalists:
+            return ["Nothing larger in 8 bits beat it: it is within the size as it is."]
+        return []
+    real = bytes_of(fit.path / MODEL)
+    words = f"Compressed to 8 bits it has {in_words('size', real)}, "
+    words += f"{in_words('size', cost(config).size)} before"
+    found = against(fit, chosen.name, SMALL) if SMALL in fit.finalists else None
+    if found is None:
+        return [f"{words}; with the small model that needs no compression it was not compared."]
+    words += (
+        f"; beside the small model that needs no compression its loss differs by "
+        f"{signed(found.difference)} ({signed(found.low)} to {signed(found.high)}): "
+    )
+    kinds = {"better": "that beat training a small one.", "worse": "a small one is better."}
+    return [words + kinds.get(found.verdict, "the two ways are not told apart.")]
 
 
 def measure(

@@ -61,7 +61,7 @@ COUNTS = 6_000_000
 NO_MORE = "latency=1x"
 """The limit where none is given: no slower than the baseline."""
 
-LATER = ("task", "data", "text", "label", "pair", "start", "runtime", "exports")
+LATER = ("task", "data", "text", "label", "pair", "start", "runtime", "compress", "exports")
 """Fields that came after version 0.1."""
 
 MAY_CHANGE = ("watts", "grid", "price", "currency", "local", "exports")
@@ -121,6 +121,9 @@ class FitRequest:
     """Threads that latency is measured with."""
     runtime: Literal["torch", "onnx", "llama.cpp"] = "torch"
     """Where the model will be deployed: latencies and their limit are those of this runtime."""
+    compress: bool = False
+    """Models may be larger than --limit size= and are brought into it in 8 bits; the verdict says
+    whether that beat a small one."""
     exports: bool = True
     """Try in the end how the model leaves: served, and exported for onnxruntime, llama.cpp and
     Hugging Face."""
@@ -181,6 +184,8 @@ class FitRequest:
     def _check_task(self) -> None:
         """Refuse what the task, or a text without one, has no use for."""
         kind, known = self.kind, PRESETS[self.kind]
+        if self.runtime == "llama.cpp":
+            self._check_home()
         if self.family not in known:
             raise ConfigError(f"cannot fit family {self.family!r}; known: {', '.join(known)}")
         if not self.tokenizer.endswith(".json"):
@@ -199,8 +204,15 @@ class FitRequest:
                     + f", or say {ways}"
                     * bool(ways)
                 )
-        if self.runtime == "llama.cpp":
-            self._check_home()
+        if self.compress and self.start:
+            raise ConfigError(
+                "--compress and --start are two ways to a small model; fit with --start, then: "
+                "parformer compress RUN"
+            )
+        if self.compress and not any(one.metric == "size" for one in read_limits(self.limits)):
+            raise ConfigError(
+                "--compress brings models within a size; say which, such as --limit size=4MB"
+            )
         if kind == "pairs" and not self.pair:
             raise ConfigError("--task translate needs to know which texts are a pair; give --pair, "
                               "such as de-en")  # fmt: skip
@@ -209,8 +221,8 @@ class FitRequest:
         """Refuse what llama.cpp has no place for."""
         strange = set(self.letters) - set(LLAMA_CPP["choices"])
         if self.kind != "text" or self.family == "transformer-xl" or strange:
-            what = f"--task {self.task}" if self.kind != "text" else f"--family {self.family}"
-            what = f"blocks {''.join(sorted(strange))!r}" if strange else what
+            what = f"blocks {''.join(sorted(strange))!r}" if strange else f"--family {self.family}"
+            what = f"--task {self.task}" if self.kind != "text" else what
             raise ConfigError(
                 f"--runtime llama.cpp has no place for {what}; it runs language models of the "
                 "families llama and gpt2 with the blocks s and f (--runtime onnx runs everything)"

@@ -27,13 +27,16 @@ from parformer.fitting.phases import BASELINE, Baseline, Finalist, Finalists, Pa
 from parformer.fitting.progress import Clock, Progress
 from parformer.fitting.request import FitRequest
 from parformer.fitting.runtime import runtime_meter, scaled
+from parformer.fitting.squeezing import bring_within, squeezed_bytes
 from parformer.fitting.timetable import counted, plan, share_out
 from parformer.grams import largest_order, least_bytes
 from parformer.measure.readings import Meter, Readings, Step, measure_here
+from parformer.model import Model, load
 from parformer.recipe import Recipe
 from parformer.search.sizes.objectives import Figures
 from parformer.train.alike import Alike, Trained
 from parformer.train.plateau import on_plateau
+from parformer.train.run import MODEL
 
 TRAININGS = "trainings"
 ROUNDS = 10
@@ -224,8 +227,16 @@ class Running:
         return self.measure(one, self.step)[BASELINE].median / here
 
     def counts(self, config: ModelConfig) -> Figures:
-        """What can be counted of a model's step."""
-        return self.kind.price(config, self.step, self.facts)
+        """What can be counted of a model's step; its size is the one that it will have."""
+        price = self.kind.price(config, self.step, self.facts)
+        if self.request.compress:
+            price["size"] = min(price["size"], squeezed_bytes(config))
+        return price
+
+    def load(self, run: Path) -> Model:
+        """The model of a training as it would be handed over."""
+        model = load(run / MODEL)
+        return bring_within(model, self.limits["size"]) if self.request.compress else model
 
     @cached_property
     def baseline(self) -> Baseline:

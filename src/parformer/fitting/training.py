@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from parformer.fitting.phases import Rates
 from parformer.fitting.running import Running
-from parformer.model import load
 from parformer.train.plateau import MOST_SLOWER, SLOWER
-from parformer.train.run import MODEL
 
 
 def going_on(name: str) -> str:
@@ -21,7 +19,7 @@ def going_on(name: str) -> str:
 
 def segments(fit: Running, path: Path) -> NDArray[np.float64]:
     """The losses of a trained model on stretches of the valid split."""
-    return fit.kind.losses(fit.baseline.recipe, load(path / MODEL), fit.prepared)
+    return fit.kind.losses(fit.baseline.recipe, fit.load(path), fit.prepared)
 
 
 def rate_of(fit: Running, name: str) -> float:

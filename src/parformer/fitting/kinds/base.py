@@ -54,6 +54,9 @@ class Kind(ABC):
     searches: ClassVar[bool] = False
     """Whether every block gets sizes of its own, by a search; else all of a model are alike."""
 
+    keeps_best: ClassVar[bool] = False
+    """Whether a training keeps the best weights on the way, so that it may get worse after."""
+
     def __init__(self, request: FitRequest) -> None:
         self.request = request
 

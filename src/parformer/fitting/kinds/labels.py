@@ -77,6 +77,7 @@ class Labels(Kind):
 
     behind = 0.15
     spread = 0.03
+    keeps_best = True
     without = MappingProxyType(
         {"search": "labels are learned in minutes: the placements by rule take part"}
     )
