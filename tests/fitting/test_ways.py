@@ -16,6 +16,7 @@ from parformer.data.tokenizers import read_tokenizer
 from parformer.errors import ConfigError
 from parformer.fitting import takeaway
 from parformer.fitting.finalists import settle_there, small_ones
+from parformer.fitting.kinds import labels
 from parformer.fitting.kinds.starts import start_folder
 from parformer.fitting.phases import BASELINE
 from parformer.fitting.request import FitRequest
@@ -140,6 +141,7 @@ def test_ways_out_are_tried_or_told_why_not(
             raise ConfigError("GGUF has no home for it")
         return "the same"
 
+    monkeypatch.setitem(labels.RECIPE, "train.learning_rate", 5e-3)  # so that it learns at once
     monkeypatch.setattr(takeaway, "exported", exported)
     monkeypatch.setattr(takeaway, "measure_here", meter := FakeMeter())
     found = small_fit(request, meter=meter)

@@ -248,7 +248,8 @@ class Program:
 
     def turns(self, width: int, base: float) -> Span:
         """Cosines and sines of this step's places, made once for all blocks that turn alike;
-        of every text, as some may have begun later than others."""
+        of every text, as some may have begun later than others.
+        """
         if (width, base) not in self._turns:
             half = width // 2
             rates = base ** (-torch.arange(0, width, 2).double() / width)

@@ -46,8 +46,16 @@ LADDER = ((32, 1), (48, 1), (64, 1), (96, 2), (128, 2), (192, 2), (256, 3), (384
 WORDS = 8192
 """Pieces of words in a vocabulary."""
 BATCH = 32
-EPOCHS = 12
-"""How often a training reads every example at most."""
+EPOCHS, UPDATES = 4, 1000
+"""How often a training reads every example at most; where examples are few, so many updates."""
+RECIPE: dict[str, object] = {
+    "train.optimizer": "adamw",
+    "train.learning_rate": 3e-4,
+    "train.weight_decay": 0.01,
+    "model.dropout": 0.2,
+}
+"""Gentler than that of language models: whoever learns labels quickly learns them by heart
+(docs/fitting.md has what was measured)."""
 TUNED = 3
 """The same for a model that starts with another one's weights."""
 STARTS = "starts"
@@ -115,6 +123,7 @@ class Labels(Kind):
             "train.task": asked.task,
             "train.tgt_len": window,
             "train.batch": BATCH,
+            **RECIPE,
         }
         return with_head(asked.recipe().replaced(changes))
 
@@ -205,7 +214,8 @@ class Labels(Kind):
     def most_updates(self, recipe: Recipe, prepared: Prepared) -> int:
         assert isinstance(prepared, Labelled)
         epochs = TUNED if self.request.start else EPOCHS
-        return max(1, epochs * len(prepared.examples["train"]) // recipe.train.batch)
+        reading = epochs * len(prepared.examples["train"]) // recipe.train.batch
+        return max(1 if self.request.start else UPDATES, reading)
 
     def losses(self, recipe: Recipe, model: Model, prepared: Prepared) -> Losses:
         task, features = task_of(recipe), unpacked(prepared.splits["valid"].tokens)
