@@ -1,15 +1,17 @@
 """Do lottery tickets win, what do few bits cost, and does a teacher help, in pocket size?
 
     python benchmarks/compression.py lottery bits teacher --folder FOLDER [--steps 400] [--seeds 3]
+    python benchmarks/compression.py transfer --folder FOLDER [--steps 400]
     python benchmarks/compression.py --folder FOLDER --write
 
 `lottery`: six rounds that take a third of what is left away, set back to the first weights, to
-those of an early step, or to fresh ones. `bits`: one
-trained model in 8, 4, 3 and 2 bits, as it is and after a quarter more of training in them, beside
-that training without. `teacher`: a small model trained alone, and by a larger one's answers, for
-equally many updates and for equally long. Everything is by updates, so other work beside it
-changes no figure but the seconds. What is there already is not done again; `--write` puts the
-tables into docs/experiments/compression.md.
+those of an early step, or to fresh ones. `bits`: one trained model in 8, 4, 3 and 2 bits, as it is
+and after a quarter more of training in them, beside that training without. `teacher`: a small model
+trained alone, and by a larger one's answers, for equally many updates and for equally long.
+`transfer`: MobileBERT's shape taught by IB-BERT's, both in pocket size: bare, by answers (PD), after
+layer-by-layer transfer of feature maps (FMT), and of attention too (AT). Everything is by updates,
+so other work beside it changes no figure but the seconds. What is there already is not done again;
+`--write` puts the tables into docs/experiments/compression.md.
 """
 
 from __future__ import annotations
@@ -145,6 +147,74 @@ def teacher(folder: Path, steps: int, seed: int) -> None:
     )
 
 
+def bert(steps: int, seed: int, **changes: object) -> Recipe:
+    """A student of bottlenecks, or with changes its teacher, that guess hidden words."""
+    named: dict[str, object] = {
+        "train.steps": steps,
+        "train.seed": seed,
+        "train.compile": "off",
+        "train.evaluate_tokens": SCORED,
+        "train.final_tokens": SCORED,
+        "train.evaluate_every": 10 * steps,
+    }
+    return read_recipe("mobilebert-pocket", named | changes)
+
+
+WIDE = {
+    "model.pattern": "<sf>[feed=outside,wide]x4",
+    "model.d_bottleneck": 256,
+    "model.d_inner": 1024,
+}
+"""What makes a pocket IB-BERT of a pocket MobileBERT: layers that are wider inside."""
+
+
+def transfer(folder: Path, steps: int, seed: int) -> None:
+    large = folder / f"ib-bert-{seed}"
+    once(
+        folder / f"transfer-teacher-{seed}.json",
+        lambda: trained(bert(2 * steps, seed, **WIDE), large),
+    )
+    answers: dict[str, object] = {
+        "compress.teacher": str(large),
+        "compress.soft": 0.5,
+        "compress.temperature": 1.0,
+    }
+    maps: dict[str, object] = {
+        "compress.features": 100.0,
+        "compress.progressive": 1 / 3,
+        "compress.take": "ends",
+    }
+    ways: dict[str, dict[str, object]] = {
+        "bare": {},
+        "pd": answers,
+        "fmt": answers | maps,
+        "at": answers | maps | {"compress.attention": 1.0},
+    }
+    for name, changes in ways.items():
+        once(
+            folder / f"transfer-{name}-{seed}.json",
+            lambda changes=changes, name=name: trained(
+                bert(steps, seed, **changes), folder / f"transfer-{name}-{seed}"
+            ),
+        )
+
+
+def transfer_table(folder: Path) -> str:
+    names = {
+        "bare": "bare",
+        "pd": "+ PD",
+        "fmt": "+ PD + FMT",
+        "at": "+ PD + FMT + AT",
+        "teacher": "its teacher, twice the updates",
+    }
+    lines = ["| | nats per hidden token |", "|---|---:|"]
+    for name, words in names.items():
+        losses = [float(str(one)) for one in read_all(folder, f"transfer-{name}")]
+        shown = f"{statistics.mean(losses):.3f}" if losses else ""
+        lines.append(f"| {words} | {shown} |")
+    return "\n".join(lines)
+
+
 def read_all(folder: Path, name: str) -> list[object]:
     return [
         json.loads(file.read_text("utf-8")) for file in sorted(folder.glob(f"{name}-[0-9].json"))
@@ -204,7 +274,7 @@ def teacher_table(folder: Path) -> str:
 
 
 def main() -> None:
-    parts = {"lottery": lottery, "bits": bits, "teacher": teacher}
+    parts = {"lottery": lottery, "bits": bits, "teacher": teacher, "transfer": transfer}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
     parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
@@ -216,9 +286,15 @@ def main() -> None:
         for name in given.parts:
             parts[name](given.folder, given.steps, seed)
     if given.write:
-        tables = {"lottery": lottery_table, "bits": bits_table, "teacher": teacher_table}
+        tables = {
+            "lottery": lottery_table,
+            "bits": bits_table,
+            "teacher": teacher_table,
+            "transfer": transfer_table,
+        }
         for name, table in tables.items():
-            into_document(DOCUMENT, name, table(given.folder))
+            if list(given.folder.glob(f"{name}-*.json")):  # what was not run stays as it is
+                into_document(DOCUMENT, name, table(given.folder))
         device = describe_device(1)
         made = f"{device.cpu}, torch {device.torch}, parformer {pf.__version__}, {date.today()}."
         into_document(DOCUMENT, "made", made)

@@ -65,7 +65,13 @@ def compressed_page(found: CompressResult) -> str:
         sections.append(
             ("What do they write?", [Part(Html(told), "The same words to go on from.")])
         )
-    return page(title=f"{found.source}, compressed", lead=lead, sections=sections, made=found)
+    return page(
+        title=f"{found.source}, compressed",
+        lead=lead,
+        sections=sections,
+        made=found,
+        style="pre { white-space: pre-wrap }",
+    )
 
 
 def staircase(found: CompressResult, what: str) -> draw.Plot:

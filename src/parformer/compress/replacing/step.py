@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from parformer.compress.receipt import clock
+from parformer.compress.receipt import clock, timed
 from parformer.compress.replacing.fitting import Fitting, fit, passes_in
 from parformer.compress.replacing.gates import Gating, learn_gates, updates_in
 from parformer.compress.replacing.places import Places, candidates, find_places, swapped
@@ -225,14 +225,14 @@ class Replacing:
             proposed = self.proposed(prices, aim)
             if not proposed:
                 break
-            timed = self.timed(proposed) if self.by_time else proposed
-            fits = [one for one in timed if one.time is None or one.time <= self.limit]
+            seen = self.timed(proposed) if self.by_time else [(one, 0.0) for one in proposed]
+            fits = [one for one, least in seen if least <= self.limit]
             if fits:
                 best = sorted(fits, key=lambda one: one.before)
                 return Solved(candidates=tuple(best[:TAUGHT]))
-            quickest = min(timed, key=lambda one: one.time or 0.0)
+            quickest, least = min(seen, key=lambda pair: pair[1])
             nearest = Solved(candidates=(quickest,))
-            aim *= self.limit / (quickest.time or self.limit)
+            aim *= self.limit / least
         return nearest
 
     def proposed(self, prices: Prices, limit: float) -> list[Candidate]:
@@ -258,12 +258,20 @@ class Replacing:
             )
         return made
 
-    def timed(self, proposed: Sequence[Candidate]) -> list[Candidate]:
-        """The same by the clock, beside the model as it is."""
+    def timed(self, proposed: Sequence[Candidate]) -> list[tuple[Candidate, float]]:
+        """The same by the clock, beside the model as it is; and what each takes at the very least.
+
+        Prices are of many models and know more than a single look, which a neighbour may spoil: a
+        choice is given up only where the clock is sure.
+        """
         models = {"whole": self.model} | {str(one.picks): self.swap(one.picks) for one in proposed}
         say = self.work.watch.preparing
         found, _ = clock(models, self.work.bench, 1, lambda share: say("timing, in turns", share))
-        return [replace(one, time=found.ratio(str(one.picks), "whole")) for one in proposed]
+        told = [timed(found, str(one.picks), "whole") for one in proposed]
+        return [
+            (replace(one, time=change.ratio), change.low)
+            for one, change in zip(proposed, told, strict=True)
+        ]
 
     def teach(self, one: Candidate) -> Model:
         """What becomes of a choice when the whole model learns from the original."""
