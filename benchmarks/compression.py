@@ -8,7 +8,7 @@
 those of an early step, or to fresh ones. `bits`: one trained model in 8, 4, 3 and 2 bits, as it is
 and after a quarter more of training in them, beside that training without. `teacher`: a small model
 trained alone, and by a larger one's answers, for equally many updates and for equally long.
-`transfer`: MobileBERT's shape taught by IB-BERT's, both in pocket size: bare, by answers (PD), after
+`transfer`: MobileBERT's shape taught by IB-BERT's, in pocket size: bare, by answers (PD), after
 layer-by-layer transfer of feature maps (FMT), and of attention too (AT). Everything is by updates,
 so other work beside it changes no figure but the seconds. What is there already is not done again;
 `--write` puts the tables into docs/experiments/compression.md.
