@@ -400,6 +400,7 @@ def test_bad_input_is_one_line(
         told = capsys.readouterr().err.strip().splitlines()[-1]
         assert told.startswith("parformer compress: ")
         assert words in told
+        assert (tmp_path / "no").exists() == ("nearest" in words)
 
 
 def test_a_folder_of_hugging_face_is_a_checkpoint(trained: Path, tmp_path: Path) -> None:

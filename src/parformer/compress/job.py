@@ -15,6 +15,7 @@ from typing import Any
 
 from parformer import __version__
 from parformer.compress.receipt import Bench, Figures, bytes_of, weigh
+from parformer.compress.replacing.places import candidates, find_places
 from parformer.compress.replacing.result import Replacement
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import ORIGINAL, CompressResult, Stair
@@ -79,6 +80,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
     prepared = texts_of(request, opened, watch)
     recipe = recipe_of(opened, model, prepared, request.corpus)
     bench = Bench(recipe, prepared, request.tokens, request.rounds, request.threads)
+    refuse_early(request, model)
     make_folder(path)
     if (path / METRICS).exists():
         raise ConfigError(f"{str(path)!r} holds a training; choose another --run")
@@ -107,6 +109,12 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         result = finish(request, bench, standing, prompt, time.monotonic() - began)
         keep(path, result, standing, recipe, prepared)
     return replace(result, run=path)
+
+
+def refuse_early(request: CompressRequest, model: Model) -> None:
+    """Find blocks that cannot be replaced before anything is written."""
+    if request.steps[:1] == ("replace",):
+        candidates(model, find_places(model, request.replacements), request.seed)
 
 
 def open_model(path: Path) -> tuple[Opened, Model]:
