@@ -19,10 +19,14 @@ from parformer.cli import main
 from parformer.data.characters import Bytes, Characters, UsedBytes
 from parformer.data.words import Words
 from parformer.errors import ConfigError, FolderError
+from parformer.events import Watch
+from parformer.export.known import find_known
 from parformer.export.pushing import push
+from parformer.export.request import without_codes
 from parformer.export.words import to_library
 from parformer.model import Model, build
 from tests.conftest import lively, small_config
+from tests.native.test_quantized import coded
 
 transformers = pytest.importorskip("transformers")
 
@@ -247,3 +251,14 @@ def test_what_cannot_be_pushed_or_loaded_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(FolderError, match=r"has no model\.safetensors"):
         pf.load(tmp_path)
+
+
+def test_codes_leave_as_the_numbers_they_stand_for() -> None:
+    few, told = coded(make("llama", "sf"), 4), list[object]()
+    plain = without_codes(few, Watch(told.append))
+    assert find_known(plain) is not None
+    assert len(told) == 1
+    assert without_codes(plain, Watch(told.append)) is plain
+    tokens = torch.arange(8)[None]
+    with torch.inference_mode():
+        assert_close(plain(tokens).logits, few(tokens).logits, atol=2e-3, rtol=2e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,19 @@ import pytest
 import torch
 
 import parformer as pf
+from parformer.blocks.coded import CodedLinear
 from parformer.cli import main
 from parformer.counts.count import count
 from parformer.data.characters import Bytes
 from parformer.errors import ConfigError
 from parformer.export import parity
+from parformer.export.coded import as_operators, hurried, packed, unpacked
 from parformer.export.onnx import make_files
 from parformer.export.run import Counts, Runner
 from parformer.generate import Sampling, generate_text
 from parformer.model import Model, build
 from tests.conftest import lively, small_config
+from tests.native.test_quantized import coded
 
 ALL = [
     ("gpt2", "sf"),
@@ -82,6 +86,31 @@ def test_graphs_give_what_the_model_gives(
         model.embedding.words.tables[0][3] += 0.05
     with pytest.raises(parity.Differs, match=r"differ by|writes"):
         parity.check_onnx(model, runner)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_few_bits_stay_few_bits(bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "LONGEST", 24)
+    monkeypatch.setattr(parity, "GREEDY", 40)
+    plain = make("llama", "sf", d_model=40, d_inner=72)
+    model = coded(plain, bits)
+    for linear in (one for one in model.modules() if isinstance(one, CodedLinear)):
+        sizes = (linear.bits, linear.in_features)
+        assert torch.equal(unpacked(*packed(linear), *sizes), linear.weight)
+    exact = written(model, tmp_path / "exact")
+    with as_operators(model) as found:
+        assert found
+        assert parity.check_onnx(model, exact)["largest_difference"] < 1e-5
+    # and back as it was: the model's own kernels round what they read to sixteen bits
+    monkeypatch.setattr(parity, "CLOSE", 2e-3)
+    assert parity.check_onnx(model, exact)["largest_difference"] < 2e-3
+    graph = (tmp_path / "exact" / "model.onnx").read_bytes()
+    maps = sum(isinstance(one, CodedLinear) for one in model.modules())
+    assert graph.count(b"MatMulNBits") >= maps - 1  # the table is looked up too
+    quick = tmp_path / "quick"
+    shutil.copytree(tmp_path / "exact", quick)
+    (quick / "model.onnx").write_bytes(hurried(graph))
+    assert 0 < parity.moved(model, exact, Runner(quick, 1)) < 0.05
 
 
 @pytest.mark.soak

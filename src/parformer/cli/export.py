@@ -45,6 +45,12 @@ def told(one: Exported) -> list[str]:
         )
     if count := one.parity.get("greedy_tokens_equal"):
         lines.append(f"  the same {count} greedy tokens")
+    if one.parity.get("inputs_of_8_bits"):
+        far = one.parity["moved_by_rounded_inputs"]
+        lines.append(
+            f"  as written, matrices in few bits read inputs of 8 bits, which moves what the model "
+            f"says by {far:.1%} of its spread; the figures above are without that"
+        )
     if "likeliest_token_equal" in one.parity:
         lines.append(f"  the same likeliest token in {one.parity['likeliest_token_equal']:.0%}")
     for name, times in one.latency.items():

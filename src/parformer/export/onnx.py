@@ -27,6 +27,7 @@ from parformer.blocks.synthesizer import Synthesizer
 from parformer.data.tokenizers import Tokenizer
 from parformer.errors import ConfigError, need
 from parformer.evaluate.perplexity import at_rest
+from parformer.export.coded import as_operators, hurried
 from parformer.export.graphs import HINTS, Decoder, Encoder, Layout, Reader
 from parformer.model import Model
 from parformer.store.files import Json
@@ -36,6 +37,8 @@ from parformer.train.run import Opened
 FORMAT = "parformer-onnx-1"
 OPSETS = range(18, 24)
 """That the exporter can write and onnxruntime reads."""
+FARTHEST = 0.05
+"""How far logits may move, of their own spread, where inputs become eight bits."""
 LARGEST = 2**31 - 2**20
 """Bytes of one graph: its format has no more room."""
 BATCH, TIME, PAST, SOURCE = 2, 3, 4, 5
@@ -56,7 +59,7 @@ def make_files(model: Model, tokenizer: Tokenizer | None, opset: int) -> dict[st
     need("onnx", extra="onnx")
     need("onnxscript", extra="onnx")
     need("onnxruntime", extra="onnx")
-    with at_rest_for_export(model):
+    with at_rest_for_export(model), as_operators(model):
         graphs, told = traced(model, opset)
     if tokenizer is not None:
         told["size"] = tokenizer.size
@@ -250,10 +253,37 @@ def write(path: Path, opened: Opened, model: Model, opset: int) -> tuple[Json, J
 
     files = make_files(model, opened.tokenizer, opset)
     with tempfile.TemporaryDirectory() as place:
-        for name, content in files.items():
-            (Path(place) / name).write_bytes(content)
-        compared = check_onnx(model, Runner(place, threads=1))
+        put_all(place, files)
+        with as_operators(model) as coded:
+            compared = check_onnx(model, Runner(place, threads=1))
+        if coded:
+            quick = {
+                name: hurried(file) if name.endswith(".onnx") else file
+                for name, file in files.items()
+            }
+            compared |= take_quick(model, place, files, quick)
         timed = time_onnx(model, place)
     files["receipt.json"] = json.dumps({"parity": compared, "latency": timed}, indent=2).encode()
     write_folder(path, FORMAT, files)
     return compared, timed
+
+
+def take_quick(model: Model, place: str, files: dict[str, bytes], quick: dict[str, bytes]) -> Json:
+    """Have the inputs of coded matrices rounded, if that changes little; by how much, told."""
+    from parformer.export.parity import moved
+    from parformer.export.run import Runner
+
+    exact = Runner(place, threads=1)
+    with tempfile.TemporaryDirectory() as other:
+        put_all(other, quick)
+        far = moved(model, exact, Runner(other, threads=1))
+    taken = far <= FARTHEST
+    if taken:
+        files |= quick
+        put_all(place, quick)
+    return {"inputs_of_8_bits": taken, "moved_by_rounded_inputs": far}
+
+
+def put_all(place: str, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (Path(place) / name).write_bytes(content)

@@ -180,6 +180,26 @@ def difference(ours: NDArray[Any], theirs: NDArray[Any], what: str) -> float:
     return found
 
 
+def moved(model: Model, exact: Runner, rounded: Runner) -> float:
+    """How far apart two runners' numbers are on average, of how much they spread."""
+    time = min(LONGEST, exact.told["window"] or LONGEST, model.config.max_len or LONGEST)
+    tokens = texts(model, 2, time)
+    kind, answers = exact.told["kind"], []
+    for runner in (exact, rounded):
+        if kind == "encoder":
+            answers.append(runner.look(tokens.numpy())["last_hidden_state"])
+            continue
+        begun = runner.start(len(tokens))
+        if kind == "translator":
+            source = texts(model, 2, time, model.config.source_words.vocab_size).numpy()
+            mask = np.ones(source.shape, np.int64)
+            read = runner.run("encoder", {"input_ids": source, "attention_mask": mask})
+            begun |= {name.removeprefix("present."): value for name, value in read.items()}
+            begun["source"] = mask
+        answers.append(runner.step(tokens.numpy(), begun)[0])
+    return float(np.abs(answers[0] - answers[1]).mean() / max(answers[0].std(), 1e-9))
+
+
 def time_onnx(model: Model, folder: str | Path, rounds: int = 12) -> Json:
     """Seconds of a step, in onnxruntime and in Parformer, with one thread and with two."""
     found: dict[str, Any] = {}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
 from parformer.records import Record
 from parformer.store.files import Json
 from parformer.verbs import requested
+
+if TYPE_CHECKING:
+    from parformer.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +66,31 @@ def export(
         found.append(
             Exported("onnx", str(asked.onnx), *onnx.write(asked.onnx, opened, model, asked.opset))
         )
+    plain = without_codes(model, told) if asked.hub or asked.gguf else model
     if asked.hub is not None:
         from parformer.export import hub
 
         told.notice("writing for transformers and comparing what it computes")
-        found.append(Exported("hub", str(asked.hub), *hub.write(asked.hub, opened, model)))
+        found.append(Exported("hub", str(asked.hub), *hub.write(asked.hub, opened, plain)))
     if asked.gguf is not None:
         from parformer.export import gguf
 
         told.notice("writing for llama.cpp and comparing what it computes")
         tokenizer = opened.need_tokenizer()
         found.append(
-            Exported("gguf", str(asked.gguf), *gguf.write(asked.gguf, tokenizer, model, asked.type))
+            Exported("gguf", str(asked.gguf), *gguf.write(asked.gguf, tokenizer, plain, asked.type))
         )
     return tuple(found)
+
+
+def without_codes(model: Model, told: Watch) -> Model:
+    """What others know no codes for: the numbers that they stand for."""
+    from parformer.compress.coding import coded_maps, decoded
+
+    if not any(coded_maps(model)):
+        return model
+    told.notice(
+        "matrices in few bits are written as the numbers they stand for; --onnx keeps their bits, "
+        "--gguf FILE --type q8_0 or q4_0 has its own"
+    )
+    return decoded(model)
