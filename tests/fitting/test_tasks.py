@@ -19,7 +19,7 @@ from parformer.evaluate.translation import overlap
 from parformer.events import Event, Phase, Watch
 from parformer.fitting.grid import Straight, parts_of, sized
 from parformer.fitting.kinds import find_kind
-from parformer.fitting.kinds.labels import Answers, ignorant, short, squared_errors, task_of
+from parformer.fitting.kinds.answers import Answers, ignorant, short, squared_errors, task_of
 from parformer.fitting.kinds.pairs import COPY, Pairs
 from parformer.fitting.phases import Line
 from parformer.fitting.request import FitRequest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from parformer.fitting.ladder import FINALISTS
 from parformer.fitting.phases import BASELINE, Paces, Rates, RatesOf, Tried
 from parformer.fitting.running import GLANCE, Running
 from parformer.tasks import find_task
@@ -77,8 +78,9 @@ def trial_steps(fit: Running) -> int:
 
 def first_rate(fit: Running, name: str) -> float:
     """The rate that a finalist's size calls for, of two digits."""
-    usual = fit.baseline.recipe.train.learning_rate
-    return float(f"{fit.kind.rate(fit.finalists[name].config, usual):.2g}")
+    usual, config = fit.baseline.recipe.train.learning_rate, fit.finalists[name].config
+    updates = fit.request.steps or int(fit.seconds_for("contest") / FINALISTS / fit.pace(name))
+    return float(f"{fit.kind.rate(config, usual, updates):.2g}")
 
 
 def sweep(score: Callable[[float], Tried], start: float, *, factor: float = 2.0) -> list[Tried]:

@@ -223,8 +223,8 @@ def at_task(said: Verdict, chosen: ModelFacts, scores: TaskScores) -> Verdict:
             "nothing learned",
             "Nothing was learned in this time.",
             (
-                f"The best model has {both}: it tells no more than whoever answers every example "
-                "alike. So no model is chosen and none is compared.",
+                f"The best model has {both}: {_no_more(scores)}. So no model is chosen and none is "
+                "compared.",
                 "More --time trains longer; more examples have more to learn from.",
             ),
         )
@@ -237,6 +237,12 @@ def at_task(said: Verdict, chosen: ModelFacts, scores: TaskScores) -> Verdict:
     if close:
         sentence = f"It is not told apart from {who}: {both}."
     return Verdict(said.kind, said.headline, (sentence, *said.sentences))
+
+
+def _no_more(scores: TaskScores) -> str:
+    if scores.task == "translate":
+        return "it is no better than the source as it is, or than pairs of tokens"
+    return "it tells no more than whoever answers every example alike"
 
 
 def _nothing_learned(counted: Counted) -> Verdict:

@@ -143,7 +143,8 @@ def _notes(found: FitResult) -> list[Text]:
     ties = [model.latency.verdict for model in models[1:] if model.latency]
     equal = ["at par"] * ("at par" in gaps) + ["a tie"] * ("tie" in ties)
     notes += [f"≈ {' or '.join(equal)}"] * bool(equal) + ["? unclear"] * ("unclear" in gaps)
-    plain = bool(facts.references_of(found) or facts.plain_of(found))
+    scored = any(model.metrics for model in models)
+    plain = bool(facts.references_of(found) or (scored and facts.plain_of(found)))
     notes += ["last rows: plain counting, on the same text"] * plain
     return [Text("   ".join(notes), style="dim")] if notes else []
 

@@ -132,8 +132,8 @@ class Kind(ABC):
         """The sizes that a placement may have, where its blocks are all alike."""
         return sized(rule.patterns, base)
 
-    def rate(self, config: ModelConfig, usual: float) -> float:
-        """The learning rate that a model's size calls for."""
+    def rate(self, config: ModelConfig, usual: float, updates: int) -> float:
+        """The learning rate that a model's size calls for, and about so many updates."""
         return rate_for(config, usual, read_model(self.request.preset))
 
     def training(self, config: ModelConfig, root: Path) -> Mapping[str, object]:

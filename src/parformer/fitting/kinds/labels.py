@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -13,16 +13,24 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.data.benchmarks import BENCHMARKS
 from parformer.data.corpora import Corpus
-from parformer.data.labelled import Feature, Labelled, unpacked
-from parformer.data.tables import Example
+from parformer.data.labelled import Labelled, unpacked
 from parformer.data.tokens import Prepared
 from parformer.events import Watch
+from parformer.fitting.kinds.answers import (
+    Answers,
+    answer_words,
+    ignorant,
+    main_of,
+    repeats,
+    short,
+    squared_errors,
+    task_of,
+)
 from parformer.fitting.kinds.base import Kind, Losses
 from parformer.fitting.kinds.starts import start_folder, start_placements
 from parformer.fitting.phases import TextFacts
@@ -33,9 +41,7 @@ from parformer.pattern import Pattern, par
 from parformer.predict.request import predict
 from parformer.recipe import Recipe
 from parformer.report.words import Unit
-from parformer.tasks import find_task
-from parformer.tasks.classify import Classify, Scores, truth_of
-from parformer.tasks.labelled import LabelTask, all_logits
+from parformer.tasks.labelled import all_logits
 from parformer.tasks.preparing import kind_of, with_head
 from parformer.train.distributed import Workers
 from parformer.train.job import read_data, starting_tokenizer
@@ -62,22 +68,24 @@ STARTS = "starts"
 """Where parts of a start are kept."""
 PER_WEIGHT = 0.5
 """Tokens of examples that there are at least for each parameter of the largest stack."""
+HASTE = 5.0
+"""How many times the usual rate a training of few updates may have."""
+TOKENS = 10
+"""Tokens that a model reads at least in its training for each parameter of its stack."""
 JUDGED = 2048
 """Examples of the valid split that models are compared on, at most."""
 READ = 32_768
 """Tokens that a validation reads at most."""
+SHOWN = 5
+"""Examples that a report shows."""
 BARELY = 0.98
 """Whoever does not get below this share of what frequencies reach learned nothing."""
-RESAMPLES = 400
-"""Samples of a bootstrap over examples."""
 CALLED = {
     "majority": "the most frequent answer",
     "mean": "the mean of all scores",
     "n-grams": "a bag of n-grams",
 }
 """What needs no network, in words."""
-SHOWN, MOST_WORDS = 5, 160
-"""Examples that a report shows, and characters of each."""
 
 
 class Labels(Kind):
@@ -185,6 +193,9 @@ class Labels(Kind):
             return [like]
         return [encoder_rung(like, *size) for size in LADDER]
 
+    def wanted(self, config: ModelConfig) -> float:
+        return TOKENS * cost(config).decoder_parameters
+
     def largest(self, rungs: Sequence[ModelConfig], facts: TextFacts) -> int:
         most = facts.tokens / PER_WEIGHT
         fits = [n for n, one in enumerate(rungs) if cost(one).decoder_parameters <= most]
@@ -200,8 +211,11 @@ class Labels(Kind):
             return super().sizes(rule, base)
         return [base.replaced(pattern=pattern) for pattern in rule.patterns]
 
-    def rate(self, config: ModelConfig, usual: float) -> float:
-        return usual if self.request.start else super().rate(config, usual)
+    def rate(self, config: ModelConfig, usual: float, updates: int) -> float:
+        if self.request.start:
+            return usual
+        hurry = min(HASTE, max(1.0, math.sqrt(UPDATES / max(1, updates))))
+        return hurry * super().rate(config, usual, updates)
 
     def training(self, config: ModelConfig, root: Path) -> Mapping[str, object]:
         # as many looks as there are: none ends a training, but the best weights are kept
@@ -278,84 +292,6 @@ class Labels(Kind):
         return f"parformer predict {quote(run)} {words}", ask
 
 
-class Answers:
-    """What a model told of examples, and what that is worth."""
-
-    def __init__(
-        self, task: LabelTask, features: Sequence[Feature], examples: Sequence[Example],
-        told_nl: torch.Tensor,
-    ) -> None:  # fmt: skip
-        self.task, self.examples = task, examples
-        self.told: NDArray[np.float64] = told_nl.softmax(-1).numpy()
-        self.truth: NDArray[np.generic] = np.array([one.targets[0] for one in features])
-        if isinstance(task, Scores):
-            self.told, self.truth = told_nl[:, 0].numpy(), truth_of(features)
-
-    def metrics(self, places: NDArray[np.int64] | None = None) -> Metrics:
-        """Of all, or of some that were drawn."""
-        if places is None:
-            places = np.arange(len(self.truth))
-        if isinstance(self.task, Scores):
-            return self.task.measured(self.truth[places].astype(float), self.told[places])
-        assert isinstance(self.task, Classify)
-        some = [self.examples[n] for n in places]
-        return self.task.measured(self.truth[places].astype(int), self.told[places], some)
-
-    def interval(self, whole: TaskScores, seed: int) -> tuple[float, float]:
-        """Where the main figure lies, by drawing the examples again and again."""
-        rng, count = np.random.default_rng(seed), len(self.truth)
-        drawn = [whole.figure(self.metrics(rng.integers(count, size=count)))
-                 for _ in range(RESAMPLES)]  # fmt: skip
-        low, high = np.nanpercentile([np.nan if x is None else x for x in drawn], [2.5, 97.5])
-        return float(low), float(high)
-
-
-def task_of(recipe: Recipe) -> LabelTask:
-    task = find_task(recipe)
-    assert isinstance(task, LabelTask)
-    return task
-
-
-def main_of(task: LabelTask) -> tuple[str, ...]:
-    """The metrics whose mean the task is told in."""
-    return task.metrics if task.benchmark or isinstance(task, Scores) else task.metrics[:1]
-
-
-def squared_errors(task: LabelTask, features: Sequence[Feature], told_nl: torch.Tensor) -> Losses:
-    """Of scores, or of the probabilities of classes (Brier 1950), example by example."""
-    if isinstance(task, Scores):
-        return np.asarray((told_nl[:, 0].numpy() - truth_of(features)) ** 2)
-    sure_nl = told_nl.softmax(-1)
-    truth_n = torch.tensor([one.targets[0] for one in features])
-    sure_nl[torch.arange(len(features)), truth_n] -= 1
-    return np.asarray(sure_nl.square().sum(-1).numpy())
-
-
-def ignorant(
-    task: LabelTask, train: Sequence[Feature], valid: Sequence[Feature]
-) -> tuple[float, float]:
-    """The loss and the squared error of whoever tells every example alike."""
-    if isinstance(task, Scores):
-        error = float(np.mean((truth_of(valid) - truth_of(train).mean()) ** 2))
-        return error, error
-    counts = Counter(one.targets[0] for one in train)
-    kinds = len(task.recipe.model.labels)
-    share_l = np.array([counts[n] + 0.5 for n in range(kinds)]) / (len(train) + 0.5 * kinds)
-    truth_n = np.array([one.targets[0] for one in valid])
-    squares_l = (share_l**2).sum() - 2 * share_l + 1
-    return float(-np.log(share_l[truth_n]).mean()), float(squares_l[truth_n].mean())
-
-
-def repeats(examples: Mapping[str, Sequence[Example]]) -> dict[str, float]:
-    """The share of each split's texts that stand in train word for word."""
-    known = {one.texts for one in examples["train"]}
-    return {
-        split: sum(one.texts in known for one in rows) / len(rows)
-        for split, rows in examples.items()
-        if split != "train"
-    }
-
-
 def encoder_rung(like: ModelConfig, width: int, pairs: int) -> ModelConfig:
     """The interleaved encoder of this size."""
     heads = 2 if width < 64 else 4 if width < 256 else 8
@@ -398,25 +334,3 @@ def encoder_placements(layers: int, letters: str) -> list[Placement]:
         how = f"a memory of n-grams, then {turns}"
         found.append(Placement("memory", "Memory, then attention", how, behind))
     return found
-
-
-def answer_words(config: ModelConfig, example: Example, told_l: torch.Tensor) -> str:
-    """An example, what was told of it, and what it is."""
-    text = short(" / ".join(example.texts), MOST_WORDS)
-    if not config.labels:
-        return f"“{text}”\n→ {float(told_l[0]):.3g}; in truth {example.label}\n"
-    sure_l = told_l.double().softmax(-1)
-    best = int(sure_l.argmax())
-    told = f"{config.labels[best]} ({float(sure_l[best]):.0%})"
-    mark = "✓" if config.labels[best] == example.label else f"✗ in truth {example.label}"
-    return f"“{text}”\n→ {told} {mark}\n"
-
-
-def short(text: str, most: int) -> str:
-    """A text in one line, cut between words."""
-    line = " ".join(text.split())
-    if len(line) <= most:
-        return line
-    return (
-        f"{line[: line.rfind(' ', most // 2, most) if ' ' in line[most // 2 : most] else most]} …"
-    )

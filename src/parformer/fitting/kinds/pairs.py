@@ -22,8 +22,8 @@ from parformer.evaluate.counting import references
 from parformer.evaluate.perplexity import at_rest
 from parformer.evaluate.translation import has_metrics, overlap
 from parformer.events import Watch
+from parformer.fitting.kinds.answers import short
 from parformer.fitting.kinds.base import Kind, Losses
-from parformer.fitting.kinds.labels import short
 from parformer.fitting.phases import TextFacts
 from parformer.fitting.rules import DEPTHS, Placement
 from parformer.fitting.scored import FINAL, Metrics, TaskScores
@@ -78,6 +78,7 @@ class Pairs(Kind):
             "data.pair": self.request.pair,
             "train.task": "translate",
             "train.batch_tokens": BATCH_TOKENS,
+            "train.average": 0,  # the best weights are kept in its place
         }
         return self.request.recipe().replaced(own)
 
