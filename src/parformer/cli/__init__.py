@@ -85,6 +85,7 @@ VERBS = (
     Verb("export", "write a trained model in a form that others run, compared in the act"),
     Verb("push", "upload an exported folder to Hugging Face's hub"),
     Verb("serve", "serve a trained model by OpenAI's API, to many clients at once"),
+    Verb("kernels", "how compiled kernels come about here, and a wheel of them for elsewhere"),
 )
 
 

@@ -24,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from parformer.errors import FolderError
+from parformer.kernels import prebuilt
+from parformer.kernels.cpu import describe_cpu
 from parformer.store.files import cache_folder, replace_file
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -34,11 +36,6 @@ FLAGS = (
 )
 PATIENCE = 120.0
 """Seconds after which a compiler is taken to be stuck."""
-CPU_FIELDS = {
-    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
-    *("Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part"),
-}
-"""What tells one kind of CPU from another in Linux's description of it, on x86 and on ARM."""
 DIGEST = hashlib.sha256().digest_size
 
 
@@ -63,7 +60,12 @@ def load(
             return ctypes.CDLL(str(path))
     compilers = find_compilers()
     if not compilers:
-        raise Unavailable(f"there is no C++ compiler; install one of {', '.join(COMPILERS)}")
+        if (found := prebuilt.find(name, code, flags)) is not None:
+            return found
+        raise Unavailable(
+            f"there is no C++ compiler; install one of {', '.join(COMPILERS)}, or a wheel that "
+            "'parformer kernels build --wheel FOLDER' made on a machine that has one"
+        )
     term = "once" if path is not None else "for this run"
     print(
         f"parformer: building the {name} kernel for this CPU, {term}: about {seconds} s",
@@ -146,15 +148,6 @@ def find_place(name: str, source: bytes, flags: tuple[str, ...]) -> Path | None:
     except (OSError, RuntimeError):  # the latter: nobody's home
         return None
     return folder / f"{name}-{key}.so" if is_ours(folder) else None
-
-
-def describe_cpu(file: Path = Path("/proc/cpuinfo")) -> str:
-    """What matters to a compiler about all the CPUs of this machine; nothing where unknown."""
-    try:
-        lines = file.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(sorted({x for x in lines if x.partition(":")[0].strip() in CPU_FIELDS}))
 
 
 def is_ours(path: Path) -> bool:

@@ -15,6 +15,7 @@ import torch
 
 from parformer.kernels.extension import Unavailable, load, typed
 
+SOURCE = Path(__file__).with_suffix(".cpp")
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the kernels take; they compute in fp32."""
 
@@ -61,7 +62,7 @@ def build() -> Library:
     gemm = find_gemm()
     if gemm is None:
         raise Unavailable("this torch has no matrix multiplication to call")
-    return Library(load(Path(__file__).with_suffix(".cpp"), seconds=2), gemm)
+    return Library(load(SOURCE, seconds=2), gemm)
 
 
 def find_gemm() -> int | None:

@@ -33,6 +33,7 @@ BLOCK = 8
 """Steps between two cells that are kept for the gradient."""
 CHANNELS = 2048
 """Channels that a thread takes at once; what a block of time needs of them fits its cache."""
+FLAGS = ("-ffp-contract=off", f"-DBLOCK_STEPS={BLOCK}", f"-DTURN_CHANNELS={CHANNELS}")
 GRAIN = 2**19
 """Outputs that are worth a thread of their own: a millisecond or two. On a busy machine a second
 thread may have to wait longer than that for its turn, and the first one for it."""
@@ -115,9 +116,8 @@ class Library:
 def library() -> Library | str:
     """The compiled kernel, made on first use, or why there is none."""
     # vectors and what remains beside them must be rounded alike
-    flags = ("-ffp-contract=off", f"-DBLOCK_STEPS={BLOCK}", f"-DTURN_CHANNELS={CHANNELS}")
     try:
-        return Library(extension.load(SOURCE, flags=flags, seconds=2))
+        return Library(extension.load(SOURCE, flags=FLAGS, seconds=2))
     except extension.Unavailable as reason:
         return str(reason)
 

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from parformer.errors import FolderError
-from parformer.kernels.extension import describe_cpu
+from parformer.kernels.cpu import describe_cpu
 from parformer.store.files import cache_folder, replace_file
 
 SWITCH, WITHOUT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
