@@ -5,8 +5,9 @@
 TRANSFORMER and OTHER are runs of benchmarks/translating.py. The first, a pattern (sf)xN | (scf)xN
 with norms before, is put into transformers' Pegasus and into CTranslate2, in fp32 and in int8,
 whose numbers are compared before anything is timed. All write the same number of tokens for each
-sentence of the test: as many as its batch's longest source has. Batches of 32 sentences of about
-one length, beam 5, in interleaved rounds. BLEU is that of a search that ends where it likes.
+sentence of the test: as many as its batch's longest source has. Sentences come one by one, and in
+batches of 32 of about one length; beam 5, in interleaved rounds. BLEU is that of a search that ends
+where it likes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from parformer.train.job import corpus_of
 from parformer.train.run import open_run, read_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BEAM, TOGETHER = 5, 32
+BEAM = 5
+SIZES = (1, 32)
+"""Sentences that are translated at once."""
 OURS, THEIRS = "Parformer", "transformers"
 EXACT, CODED = "CTranslate2 float32", "CTranslate2 int8"
 Texts = list[list[int]]
@@ -85,7 +88,7 @@ def ctranslate(model: Model, folder: Path, quantization: str | None, threads: in
         rows = their.translate_batch(
             [[f"t{token}" for token in (*source, end)] for source in sources],
             beam_size=BEAM,
-            max_batch_size=TOGETHER,
+            max_batch_size=max(SIZES),
             length_penalty=1.0,
             min_decoding_length=lengths.get("min_len", 1),
             max_decoding_length=lengths["max_len"],
@@ -123,18 +126,18 @@ def read_test(run: Path, limit: int) -> tuple[Tokenizer, Texts, list[str]]:
     return tokenizer, [tokenizer.encode(source) for source, _ in pairs], [two for _, two in pairs]
 
 
-def batches(sources: Texts) -> Iterator[list[int]]:
+def batches(sources: Texts, size: int) -> Iterator[list[int]]:
     """Numbers of sentences that are about as long as each other."""
     order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
-    for first in range(0, len(order), TOGETHER):
-        yield order[first : first + TOGETHER]
+    for first in range(0, len(order), size):
+        yield order[first : first + size]
 
 
-def forced(engine: Engine, sources: Texts) -> Callable[[], object]:
+def forced(engine: Engine, sources: Texts, size: int) -> Callable[[], object]:
     """All sentences, each answered with as many tokens as its batch's longest source has."""
 
     def work() -> object:
-        for numbers in batches(sources):
+        for numbers in batches(sources, size):
             some = [sources[n] for n in numbers]
             count = max(map(len, some))
             engine(some, {"min_len": count, "max_len": count})
@@ -145,7 +148,7 @@ def forced(engine: Engine, sources: Texts) -> Callable[[], object]:
 
 def free(engine: Engine, model: Model, sources: Texts) -> Texts:
     found: Texts = [[] for _ in sources]
-    for numbers in batches(sources):
+    for numbers in batches(sources, max(SIZES)):
         some = [sources[n] for n in numbers]
         limits = longest(model, max(map(len, some)) + 1)
         for number, text in zip(numbers, engine(some, limits), strict=True):
@@ -176,17 +179,20 @@ def compare(arguments: argparse.Namespace, place: Path) -> Iterator[str]:
             tokenizer, sources, references = read[name]
             texts = free(engine, models[name], sources)
             scores[name] = overlap([tokenizer.decode(text) for text in texts], references).bleu
-        works = {name: forced(engine, read[name][1]) for name, engine in engines.items()}
-        result = measure_latency(works, rounds=arguments.rounds, warmup=1, threads=threads)
-    count = len(read[OURS][1])
-    yield (
-        f"**{count:,} sentences, beam {BEAM}, batches of {TOGETHER}, {threads} threads; "
-        f"`{model.config.pattern}`, {sum(p.numel() for p in model.parameters()):,} parameters**\n"
-    )
-    yield from table(result, scores, count)
-    yield ""
-    yield f"Beside transformers {transformers.__version__}: {told(result, THEIRS, 5.0)}."
-    yield f"Beside CTranslate2 in float32: {told(result, EXACT, 0.8)}."
+        for size in SIZES:
+            count = len(read[OURS][1]) if size > 1 else arguments.single
+            works = {n: forced(engine, read[n][1][:count], size) for n, engine in engines.items()}
+            result = measure_latency(works, rounds=arguments.rounds, warmup=1, threads=threads)
+            yield f"**{in_words(size)}, {count:,} sentences, beam {BEAM}, {threads} threads**\n"
+            yield from table(result, scores, count)
+            yield f"\nBeside transformers {transformers.__version__}: {told(result, THEIRS, 5.0)}."
+            yield f"Beside CTranslate2 in float32: {told(result, EXACT, 0.8)}.\n"
+    parameters = sum(p.numel() for p in model.parameters())
+    yield f"`{model.config.pattern}`, {parameters:,} parameters."
+
+
+def in_words(size: int) -> str:
+    return "Batches of 32" if size > 1 else "One sentence at a time"
 
 
 def told(result: Comparison, other: str, wanted: float) -> str:
@@ -210,6 +216,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--sentences", type=int, default=0, help="(default: the whole test)")
+    parser.add_argument("--single", type=int, default=32, help="sentences one at a time")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", action="store_true", help=f"write into {PAGE.name}")
     arguments = parser.parse_args(given)
