@@ -134,7 +134,7 @@ def translated(
     asked: GenerateRequest, model: Model, opened: Opened, sampling: Sampling
 ) -> tuple[Written, ...]:
     """What a model with an encoder makes of its sources."""
-    from parformer.generate.sentences import translate_text
+    from parformer.generate.sentences import as_trained, translate_text
 
     if model.encoder is None:
         raise ConfigError(
@@ -150,21 +150,15 @@ def translated(
     drawn = asked.temperature is not None or asked.top_k or asked.top_p < 1
     if asked.greedy or drawn:
         how |= {"sampling": sampling, "seed": asked.seed}
-    texts = translate_text(model, opened.need_tokenizer(), as_trained(sources, opened), **how)
+    if opened.recipe is not None:
+        data = opened.recipe.data
+        read = as_trained(sources, lower=data.lower, words=data.source_words)
+    else:
+        read = list(sources)
+    texts = translate_text(model, opened.need_tokenizer(), read, **how)
     if asked.output is not None:
         replace_file(Path(asked.output), "".join(f"{text}\n" for text in texts))
     return tuple(map(Written, sources, texts))
-
-
-def as_trained(sources: tuple[str, ...], opened: Opened) -> tuple[str, ...]:
-    """Sources as the model knows them: in small letters, and no longer than it was to read."""
-    from parformer.data.pairs import first_words
-
-    if opened.recipe is None:
-        return sources
-    data = opened.recipe.data
-    cut = tuple(first_words(source, data.source_words) for source in sources)
-    return tuple(source.lower() for source in cut) if data.lower else cut
 
 
 def read_sources(file: Path) -> tuple[str, ...]:

@@ -66,6 +66,16 @@ def longest(model: Model, width: int) -> dict[str, Any]:
     return {"max_len": min(limit, model.config.max_len - 1) if model.config.numbered else limit}
 
 
+def as_trained(sources: Sequence[str], *, lower: bool, words: int) -> list[str]:
+    """Sources as a model knows them: in small letters, and no longer than it was to read.
+
+    >>> as_trained(["Ein  Hund läuft"], lower=True, words=2)
+    ['ein hund']
+    """
+    cut = [" ".join(source.split()[: words or None]) for source in sources]
+    return [source.lower() for source in cut] if lower else cut
+
+
 def translate_text(
     model: Model, tokenizer: Tokenizer, sources: Sequence[str], **search: Any
 ) -> list[str]:

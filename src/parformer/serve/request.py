@@ -98,6 +98,8 @@ def open_services(asked: ServeRequest) -> Services:
         timeout=asked.timeout,
         hosts=asked.allow_host,
         teller=teller,
+        lower=opened.recipe is not None and opened.recipe.data.lower,
+        source_words=0 if opened.recipe is None else opened.recipe.data.source_words,
         key=os.environ.get(KEY, ""),
     )
 

@@ -46,6 +46,10 @@ class Services:
     created: int = field(default_factory=lambda: int(time.time()))
     teller: Teller | None = None
     """Labels for texts, where the model was trained on some."""
+    lower: bool = False
+    """Whether a translator knows small letters alone."""
+    source_words: int = 0
+    """Words of a source that it reads; 0 means all."""
 
     def check_model(self, name: str) -> None:
         Reader(self.model, self.tokenizer, self.name, self.most).check_model(name)
@@ -121,7 +125,7 @@ class Services:
     def translate(self, values: Json) -> Callable[[], Json]:
         if self.model.encoder is None:
             raise Refused("this model has no encoder, so it translates nothing", status=404)
-        from parformer.generate.sentences import translate_text
+        from parformer.generate.sentences import as_trained, translate_text
 
         body = Body(values)
         texts = body.texts("text", MOST_TEXTS, LONGEST_TEXT)
@@ -135,7 +139,8 @@ class Services:
 
         def work() -> Json:
             how: Json = {"beam": beam, "length_penalty": penalty}
-            found = translate_text(self.model, self.tokenizer, texts, **how)
+            read = as_trained(texts, lower=self.lower, words=self.source_words)
+            found = translate_text(self.model, self.tokenizer, read, **how)
             return {"translations": [{"text": text} for text in found], "model": self.name}
 
         return work
