@@ -16,9 +16,9 @@ from parformer.data.tokenizers import read_tokenizer
 from parformer.errors import ConfigError
 from parformer.fitting import takeaway
 from parformer.fitting.finalists import settle_there, small_ones
-from parformer.fitting.kinds import labels
+from parformer.fitting.kinds import find_kind, labels
 from parformer.fitting.kinds.starts import start_folder
-from parformer.fitting.phases import BASELINE
+from parformer.fitting.phases import BASELINE, TextFacts
 from parformer.fitting.request import FitRequest
 from parformer.fitting.runtime import runtime_meter, scaled
 from parformer.fitting.squeezing import bring_within, roomier, squeezed_bytes
@@ -176,3 +176,5 @@ def test_a_model_for_llama_cpp_is_made_of_what_it_runs() -> None:
     request = FitRequest(corpus="x", runtime="llama.cpp", time=600.0)
     assert (request.family, request.choices, request.counts) == ("llama", "sfi", False)
     assert FitRequest.from_dict(request.to_dict()) == request
+    facts = TextFacts("", 1, 1, 256, {}, {})
+    assert find_kind(request).step(facts).tgt_len == 1

@@ -72,6 +72,8 @@ from parformer.train.run import CONFIG, MODEL, read_result
 
 ROUNDS, FEWEST_ROUNDS = 20, 8
 """How often each model is timed for the report, and how often at least on a busy machine."""
+CALLED = {"onnx": "onnxruntime", "llama.cpp": "llama.cpp"}
+"""Runtimes in words."""
 REPEATED = 0.02
 """The share of examples that may stand in train too before it is said."""
 APART = 1.3
@@ -307,6 +309,8 @@ def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
 def about_step(fit: Running) -> StepFacts:
     base = fit.baseline.recipe.model
     shape, words = fit.step.shape(base), fit.kind.step_words(fit.step, base)
+    if fit.request.runtime != "torch":
+        words += f", in {CALLED[fit.request.runtime]}"
     lengths = {"tgt_len": shape.tgt_len, "mem_len": shape.mem_len}
     return StepFacts.from_dict({**fit.step.to_dict(), **lengths, "words": words})
 

@@ -80,11 +80,11 @@ def measure_llama_cpp(
                 progress(f"writing {name} for llama.cpp", number / len(configs))
             model = stand_in(config)
             gguf.refuse_homeless(model)
-            gguf.fill(library, Path(place) / str(number), Bytes(), model, "f32")
+            gguf.fill(library, Path(place) / f".{number}.gguf", Bytes(), model, "f32")
         for _ in range(LAUNCHES):
             for number, name in enumerate(configs):
                 told = gguf.ask_llama_cpp(
-                    Path(place) / str(number), [[1] * 16], configs[name].max_len, step.threads
+                    Path(place) / f".{number}.gguf", [[1] * 16], configs[name].max_len, step.threads
                 )
                 taken[name].append(float(told["seconds"]))
     first = fmean(taken[next(iter(configs))])

@@ -63,6 +63,8 @@ class Language(Kind):
 
     def step(self, facts: TextFacts) -> Step:
         asked = self.request
+        if asked.runtime == "llama.cpp":  # which tells the time of a token
+            return Step(tgt_len=1, threads=asked.threads)
         past = None if asked.mem_len < 0 else asked.mem_len
         return Step(tgt_len=asked.tgt_len or None, mem_len=past, threads=asked.threads)
 
