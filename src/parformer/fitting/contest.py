@@ -134,7 +134,8 @@ def behind(fit: Running, losses: Mapping[str, float]) -> dict[str, str]:
     """Who need not go on after a third, and why."""
     known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
     allowed = [name for name in fit.eligible if name in known] or list(known)
-    far = losers(known, [BASELINE, SMALL], allowed, fit.kind.behind) if known else {}
+    levels = {name: fit.kind.level(loss, fit.facts) for name, loss in known.items()}
+    far = losers(levels, [BASELINE, SMALL], allowed, fit.kind.behind) if known else {}
     why = {name: f"{share:.1%} behind the best" for name, share in far.items()}
     return why | {name: "it diverged" for name in losses if name not in known}
 

@@ -152,6 +152,10 @@ class Kind(ABC):
         """Whether a training's loss on validation tells of nothing but frequencies."""
         return on_plateau(loss, facts.ignorance)
 
+    def level(self, loss: float, facts: TextFacts) -> float:
+        """What a training's loss is compared by on the way, in shares."""
+        return loss
+
     def learned(self, loss: float, facts: TextFacts) -> bool:
         """Whether what it is compared by tells of more than whoever learned nothing."""
         return loss < facts.to_beat

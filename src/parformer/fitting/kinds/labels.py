@@ -72,6 +72,8 @@ HASTE = 5.0
 """How many times the usual rate a training of few updates may have."""
 TOKENS = 10
 """Tokens that a model reads at least in its training for each parameter of its stack."""
+SURE = 0.2
+"""What is added to losses before they are compared in shares, of what frequencies reach."""
 JUDGED = 2048
 """Examples of the valid split that models are compared on, at most."""
 READ = 32_768
@@ -230,6 +232,10 @@ class Labels(Kind):
         epochs = TUNED if self.request.start else EPOCHS
         reading = epochs * len(prepared.examples["train"]) // recipe.train.batch
         return max(1 if self.request.start else UPDATES, reading)
+
+    def level(self, loss: float, facts: TextFacts) -> float:
+        # who is right nearly always has hardly a loss to take a share of
+        return loss + SURE * facts.ignorance
 
     def losses(self, recipe: Recipe, model: Model, prepared: Prepared) -> Losses:
         task, features = task_of(recipe), unpacked(prepared.splits["valid"].tokens)
