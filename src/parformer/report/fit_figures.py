@@ -44,7 +44,7 @@ def answer(found: FitResult) -> Part | None:
     drawn = draw.plot(
         [_point(found, m, 100 * heights[m.name], size, sum(ends) / 2) for m in shown],
         height=480,
-        xaxis=draw.axis("latency of a step", unit, range=ends),
+        xaxis=draw.axis(f"latency of {facts.timed(found)}", unit, range=ends),
         yaxis=up | {"range": draw.room_around(tall)},
         shapes=[draw.band("y", -margin, margin), *marks["shapes"]],
         annotations=[words | {"y": -margin, "yanchor": "bottom"}, *marks["annotations"]],
@@ -96,7 +96,8 @@ def _answer_words(found: FitResult, shown: Sequence[ModelFacts]) -> str:
     see = ["Every point is a trained model: further left is quicker, further down is better."]
     band = f"In the grey band the loss is within {margin} of the baseline’s"
     if limit is not None:
-        band += f"; left of the dashed line a step takes less than {in_words('latency', limit)}"
+        band += f"; left of the dashed line {facts.timed(found)} takes less than "
+        band += in_words("latency", limit)
     see.append(f"{band}.")
     if any(model.fails for model in shown):
         see.append("Hollow points break a limit.")

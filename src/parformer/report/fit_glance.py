@@ -54,7 +54,7 @@ def tiles(found: FitResult) -> Html:
     if model is None:
         return Html("")
     other = None if base is model else base
-    drawn = [_quality(found, model, other), _latency(model, other)]
+    drawn = [_quality(found, model, other), _latency(model, other, facts.timed(found))]
     drawn += [_size(model, other, metric) for metric in ("memory", "state", "parameters")]
     who = labels[model.name]
     if found.choice is None:
@@ -76,7 +76,8 @@ def tiles(found: FitResult) -> Html:
 
 def receipt(found: FitResult) -> str:
     """Where, how and when it was measured."""
-    step = [f"a step of {found.step.words}"] if found.step else []
+    what = "" if found.asked.task else "a step of "
+    step = [f"{what}{found.step.words}"] if found.step else []
     return f"{'; '.join([device_words(found), *step, found.date])}."
 
 
@@ -125,7 +126,7 @@ def _score(found: FitResult, model: ModelFacts, other: ModelFacts | None) -> str
     return _tile(f"quality: {scores.words}", mine, beside, mark, gap.interval if gap else "")
 
 
-def _latency(model: ModelFacts, other: ModelFacts | None) -> str:
+def _latency(model: ModelFacts, other: ModelFacts | None, what: str) -> str:
     beside = "" if other is None else facts.figure_words(other, "latency")
     words = "" if other is None else facts.speed_words(model)
     kind = {"faster": GAIN, "slower": LOSS}.get(words.rpartition(" ")[2], NEITHER)
@@ -133,7 +134,7 @@ def _latency(model: ModelFacts, other: ModelFacts | None) -> str:
     if words and took:
         more = f"95%: {say.between((took.ratio_low - 1, took.ratio_high - 1), 0)}"
     return _tile(
-        "latency of a step", facts.figure_words(model, "latency"), beside, (words, kind), more
+        f"latency of {what}", facts.figure_words(model, "latency"), beside, (words, kind), more
     )
 
 

@@ -11,6 +11,7 @@ from html import escape
 
 from parformer.fitting.result import FitResult, ModelFacts
 from parformer.fitting.scored import FINAL, told
+from parformer.pattern import BlockSpec
 from parformer.report import fit_rows as facts
 from parformer.report import trials
 from parformer.report.page import Html, Part, strips, table
@@ -35,13 +36,13 @@ def figures(found: FitResult) -> Part | None:
         "  against the baseline’s": lambda m: _gap(found, m, lambda gap: signed(gap.share)),
         "  95% interval": lambda m: _gap(found, m, lambda gap: gap.ends and between(gap.ends)),
         "  verdict": lambda m: _gap(found, m, lambda gap: gap.verdict),
-        "latency of a step": lambda m: facts.figure_words(m, "latency"),
+        f"latency of {facts.timed(found)}": lambda m: facts.figure_words(m, "latency"),
         "  its 95% interval": _interval,
         "  than the baseline": lambda m: "" if m is found.base else facts.speed_words(m),
         "peak memory": lambda m: facts.figure_words(m, "memory"),
         "state": lambda m: facts.figure_words(m, "state"),
         "parameters": lambda m: facts.figure_words(m, "parameters"),
-        "FLOPs of a step": lambda m: facts.figure_words(m, "flops"),
+        f"FLOPs of {facts.timed(found)}": lambda m: facts.figure_words(m, "flops"),
         "width": lambda m: f"{m.d_model:,}",
         "learning rate": lambda m: "" if m.rate is None else f"{m.rate:g}",
         "updates": _updates,
@@ -101,13 +102,20 @@ def stacks(found: FitResult) -> Part | None:
     models, labels = found.models, facts.labels_of(found)
     if not models:
         return None
-    drawn = {_marked(found, m): list(m.pattern) for m in models}
+    drawn = {name: blocks for m in models for name, blocks in _stacks(found, m)}
     notes = {_marked(found, m): words for m in models if (words := facts.outcome(found, m))}
-    counts = [f"{m.pattern.count('s')} of {len(m.pattern)} in {labels[m.name]}" for m in models]
+    counts = [f"{m.pattern.count('s')} of {m.pattern.runs} in {labels[m.name]}" for m in models]
     rows = [(_marked(found, m), f"{m.how.rstrip('.')}. {m.pattern}") for m in models]
     more = f"<details><summary>how they came about, full patterns</summary>{table([], rows)}"
     see = f"The first block is at the left. Self-attention blocks: {listed(counts)}."
     return Part(Html(f"{strips(drawn, notes)}{more}</details>"), see)
+
+
+def _stacks(found: FitResult, model: ModelFacts) -> list[tuple[str, list[BlockSpec]]]:
+    """A model's blocks; those of an encoder in a row of their own."""
+    name, encoder = _marked(found, model), model.pattern.encoder
+    own = [(name, list(model.pattern))]
+    return own if encoder is None else [(f"{name}: encoder", list(encoder)), *own]
 
 
 def limits(found: FitResult) -> Part | None:

@@ -74,6 +74,13 @@ def plain_of(found: FitResult, split: str = "valid") -> dict[str, Metrics]:
     }
 
 
+def timed(found: FitResult) -> str:
+    """What the latency is of: a step, a text or a sentence."""
+    if not found.asked.task:
+        return "a step"
+    return "a sentence" if found.asked.task == "translate" else "a text"
+
+
 def speed_words(model: ModelFacts) -> str:
     """How the time of a step compares; a tie is called one."""
     latency = model.latency
