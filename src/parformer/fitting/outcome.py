@@ -45,6 +45,7 @@ from parformer.fitting.result import (
     Asked,
     Compared,
     DeviceFacts,
+    Energy,
     Final,
     FitResult,
     Held,
@@ -55,6 +56,7 @@ from parformer.fitting.result import (
     ProfileFacts,
     SizesSeen,
     StepFacts,
+    Verdict,
 )
 from parformer.fitting.running import Running
 from parformer.fitting.scored import Metrics
@@ -99,8 +101,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
     finished, held = progress.has(Winner.PHASE), held_against(fit, taken)
     base = rows[0] if rows else None
     verdict = judge(base, taken, limits, counted, held=held, finished=finished, scores=scores)
-    if request.compress and taken is not None:
-        verdict = replace(verdict, sentences=(*squeezed_words(fit, taken), *verdict.sentences))
+    verdict = with_compression(fit, verdict, taken)
     # what learned nothing is nobody's choice, though it lies there to be looked at
     chosen = None if verdict.kind == "nothing learned" else taken
     return FitResult(
@@ -128,14 +129,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         search=None,
         pareto=SizesSeen.of(finalists.pictures) if finalists else None,
         profile=about_profile(fit),
-        energy=estimate(
-            progress.spent,
-            cores=describe_device().cores,
-            watts=request.watts,
-            grid=request.grid,
-            price=request.price,
-            currency=request.currency,
-        ),
+        energy=energy_of(fit),
         receipt=receipt,
         device=about_device(request.threads),
         repeat=tuple(repeats(fit)) if final else (),
@@ -235,6 +229,25 @@ def held_against(fit: Running, chosen: ModelFacts | None) -> Held | None:
         )
     steps = timed.steps if timed else 0
     return Held(contest.rival, against(fit, chosen.name, contest.rival), in_time, steps)
+
+
+def energy_of(fit: Running) -> Energy:
+    asked = fit.request
+    return estimate(
+        fit.progress.spent,
+        cores=describe_device().cores,
+        watts=asked.watts,
+        grid=asked.grid,
+        price=asked.price,
+        currency=asked.currency,
+    )
+
+
+def with_compression(fit: Running, verdict: Verdict, chosen: ModelFacts | None) -> Verdict:
+    """The verdict with what compression was worth, where it was asked for."""
+    if not fit.request.compress or chosen is None:
+        return verdict
+    return replace(verdict, sentences=(*squeezed_words(fit, chosen), *verdict.sentences))
 
 
 def squeezed_words(fit: Running, chosen: ModelFacts) -> list[str]:
