@@ -443,6 +443,14 @@ def test_encoders_take_what_reads_both_sides() -> None:
     where = find_places(model, read_wanted(["s=f[inner=24],i"]))
     fitted = dict(named_tensors(candidates(model, where, seed=0)))
     assert str(swapped(model, where, [1, 2], fitted).config.pattern) == "f[inner=24] (f)x2"
+    pattern = "sf | scf"
+    both = pf.build(pf.preset("transformer-pocket-translation", pattern=pattern, d_model=32))
+    where = find_places(both, read_wanted(["s=f[inner=24],i"]))
+    assert where.paths == ("blocks.0", "encoder.blocks.0")
+    fitted = dict(named_tensors(candidates(both, where, seed=0)))
+    made = swapped(both, where, [2, 1], fitted)
+    assert str(made.config.pattern) == "f[inner=24]f | cf"
+    assert torch.equal(made.encoder.blocks[0].out.weight, fitted["1.0.out.weight"])
     with pytest.raises(ConfigError, match="sees both sides"):
         candidates(model, find_places(model, read_wanted(["s=r"])), seed=0)
     alone = pf.build(pf.preset("llama-pocket", pattern="ff", d_model=32, d_inner=48))

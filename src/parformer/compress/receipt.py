@@ -202,7 +202,7 @@ def step_of(model: Model, time: int) -> Reader | Callable[[], object]:
         reader = Reader(model, shape_of(config, time))
         return reader if time > 1 else writer(model, reader) or reader
     length = min(PIECE, config.max_len or PIECE)
-    tokens = torch.randint(config.vocab_size, (1, time if config.causal else length))
+    tokens = torch.randint(config.vocab_size, (1, min(time, length) if config.causal else length))
     source = None
     if config.source is not None:
         source = torch.randint(config.source_vocab or config.vocab_size, (1, 24))
