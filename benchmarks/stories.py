@@ -1,7 +1,7 @@
 """How small and fast can a real language model become on this machine, and what does it lose?
 
     python benchmarks/stories.py make llama2.data --folder FOLDER
-    python benchmarks/stories.py replace --folder FOLDER [--updates 150]
+    python benchmarks/stories.py replace --folder FOLDER [--updates 30]
     python benchmarks/stories.py cache --folder FOLDER
     python benchmarks/stories.py --folder FOLDER --write
 
@@ -202,7 +202,7 @@ def replace(folder: Path, updates: int, limits: Sequence[str]) -> None:
             limits=(limit,),
             updates=updates,
             rounds=30,
-            tokens=16_384,
+            tokens=8_192,
             threads=1,
             run=folder / "replaced",
         )
@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["make", "replace", "cache"])
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--updates", type=int, default=150, help="of each training")
+    parser.add_argument("--updates", type=int, default=30, help="of each training")
     parser.add_argument("--limit", action="append", default=None)
     parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()

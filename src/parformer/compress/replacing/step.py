@@ -39,7 +39,7 @@ from parformer.compress.replacing.solving import (
     timed_prices,
 )
 from parformer.compress.training import gentle, trained_on
-from parformer.compress.work import ATTEMPTS, TRIED, Work, wanted_share
+from parformer.compress.work import ATTEMPTS, Work, wanted_share
 from parformer.model import Model
 from parformer.recipe import Recipe
 from parformer.records import Record
@@ -50,6 +50,8 @@ from parformer.weights import named_tensors
 
 FITTING, GATING, TEACHING = 0.3, 0.2, 0.5
 """Shares of the time for training."""
+TRIED = 4_096
+"""Tokens of training text that replacements are tried on, one by one and together."""
 TAUGHT = 2
 """Choices that are taught before one is taken."""
 EACH = 2
