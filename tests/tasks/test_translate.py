@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from parformer.errors import ParformerError
 from parformer.evaluate.translation import overlap
 from parformer.recipe import Recipe, TrainConfig, read_recipe
 from parformer.store.folder import read_model
+from parformer.tasks.summarise import Summarise
 from parformer.tasks.translate import Translate
 from parformer.train.job import train_model
 from parformer.train.schedule import rate
@@ -158,6 +160,22 @@ def test_a_summariser_is_judged_by_rouge(
     assert shown.count("cannot be told apart") == 3
     (long,) = pf.generate(model=tmp_path / "run", sources=("ein Hund läuft " * 40,), beam=2)
     (short,) = pf.generate(model=tmp_path / "run", sources=("ein Hund",), beam=2)
+    assert long.text == short.text
+
+
+def test_a_summariser_cuts_what_it_has_no_places_for(pairs: Path, tmp_path: Path) -> None:
+    """Both in training and in writing, in tokens; a translator refuses."""
+    asked = recipe(pairs, train__task="summarise", model__max_len=32)
+    asked = asked.replaced({"model.start": 1, "model.end": 2, "model.pad": 3})
+    line = np.array([*range(5, 90), 1, 7, 8, 2])
+    ((source, target),) = Summarise(asked).pairs(line)
+    assert source.tolist() == list(range(5, 36))
+    assert target.tolist() == [7, 8]
+    with pytest.raises(ParformerError, match="a pair has 86 tokens on a side"):
+        Translate(asked).refuse_long(Translate(asked).pairs(line))
+    train_model(recipe(pairs, train__task="summarise"), tmp_path / "run")
+    sources = ("ein Hund läuft " * 40, "ein Hund läuft ein Hund läuft e")
+    long, short = pf.generate(model=tmp_path / "run", sources=sources, beam=2)
     assert long.text == short.text
 
 

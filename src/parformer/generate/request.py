@@ -153,6 +153,7 @@ def translated(
     if opened.recipe is not None:
         data = opened.recipe.data
         read = as_trained(sources, lower=data.lower, words=data.source_words)
+        how["cut"] = opened.recipe.train.task == "summarise"
     else:
         read = list(sources)
     texts = translate_text(model, opened.need_tokenizer(), read, **how)

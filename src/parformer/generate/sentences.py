@@ -6,7 +6,7 @@ the questions.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +79,14 @@ def as_trained(sources: Sequence[str], *, lower: bool, words: int) -> list[str]:
 def translate_text(
     model: Model, tokenizer: Tokenizer, sources: Sequence[str], **search: Any
 ) -> list[str]:
-    """The best translation of each text."""
+    """The best translation of each text; with `cut` of as much as the model has places for."""
     for number, source in enumerate(sources, 1):
         if not source.strip():
             raise InputError(f"source {number} is empty; give it words, or leave it out")
     tokens = [tokenizer.encode(" ".join(source.split())) for source in sources]
-    limit = model.config.max_len - 1 if model.config.numbered else math.inf
+    limit = model.config.max_len - 1 if model.config.numbered else sys.maxsize
+    if search.pop("cut", False):
+        tokens = [row[:limit] for row in tokens]
     for number, row in enumerate(tokens, 1):
         if len(row) > limit:
             raise InputError(
