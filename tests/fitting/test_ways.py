@@ -12,8 +12,8 @@ import torch
 import parformer as pf
 from parformer.compress.receipt import bytes_of
 from parformer.config import ModelConfig
-from parformer.data.tokenizers import read_tokenizer
 from parformer.errors import ConfigError
+from parformer.events import Watch
 from parformer.fitting import takeaway
 from parformer.fitting.finalists import settle_there, small_ones
 from parformer.fitting.kinds import find_kind, labels
@@ -100,7 +100,7 @@ def test_a_small_one_is_within_the_size_as_it_is() -> None:
 def test_models_are_compressed_into_their_size(tmp_path: Path) -> None:
     table = write_reviews(tmp_path / "reviews.csv", 120)
     request = label_request(
-        table, tmp_path / "run", limits=("size=70kB",), compress=True, choices="sf", steps=6
+        table, tmp_path / "run", limits=("size=70kB",), compress=True, choices="sf", steps=2
     )
     found = small_fit(request)
     assert "small" in {model.name for model in found.models}
@@ -110,9 +110,9 @@ def test_models_are_compressed_into_their_size(tmp_path: Path) -> None:
 
 def test_a_part_of_a_start_has_its_weights(tmp_path: Path) -> None:
     table = write_reviews(tmp_path / "reviews.csv", 120)
-    first = small_fit(label_request(table, tmp_path / "run", choices="sf", steps=2))
-    text = (Path(first.run) / "tokenizer.json").read_text()
-    size = read_tokenizer(text, "here").size
+    request = label_request(table, tmp_path / "run")
+    _, prepared = find_kind(request).read(None, Watch(), tmp_path, "")
+    size, text = prepared.tokenizer.size, prepared.tokenizer.to_json()
     whole = pf.build(encoder("(sf)x2", vocab_size=size, pool="mean"), seed=3)
     whole.save(tmp_path / "start", text)
     thin = whole.config.replaced(pattern=Pattern.parse("sff"))
@@ -153,7 +153,6 @@ def test_ways_out_are_tried_or_told_why_not(
     page = found.report.read_text("utf-8")
     assert "not this model. GGUF has no home for it" in page
     assert page.rindex("Take it away") > page.rindex("How can it be repeated")
-    assert small_fit(label_request(table, tmp_path / "two", choices="sf", steps=2)).ways == ()
     assert measure_here is not meter
 
 
