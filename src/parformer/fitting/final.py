@@ -127,8 +127,10 @@ def samples_of(fit: Running, final: Winner) -> list[Sample]:
     return [Sample(*one) for one in shown]
 
 
-def scores_of(fit: Running, final: Winner) -> TaskScores | None:
+def scores_of(fit: Running, final: Winner | None) -> TaskScores | None:
     """What both are worth at their task, beside what needs no network."""
+    if final is None:
+        return None
     models = both_models(fit, final)
     return fit.kind.scores(fit.baseline.recipe, models, fit.prepared, fit.facts)
 

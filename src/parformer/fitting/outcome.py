@@ -95,10 +95,11 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         hand_over(fit, final)
     taken = next((row for row in rows if final and row.name == final.name), None)
     about = about_final(fit, final, taken) if final and taken else None
-    text, unit = progress.found(TextFacts), fit.kind.unit
-    scores = scores_of(fit, final) if final else None
+    text, unit, scores = progress.found(TextFacts), fit.kind.unit, scores_of(fit, final)
     counted = None if about is None else beside_counting(fit, about, unit)
     finished, held = progress.has(Winner.PHASE), held_against(fit, taken)
+    if taken is not None and about is not None:
+        taken = since_learned(fit, rows, taken, about)
     base = rows[0] if rows else None
     verdict = judge(base, taken, limits, counted, held=held, finished=finished, scores=scores)
     verdict = with_compression(fit, verdict, taken)
@@ -229,6 +230,16 @@ def held_against(fit: Running, chosen: ModelFacts | None) -> Held | None:
         )
     steps = timed.steps if timed else 0
     return Held(contest.rival, against(fit, chosen.name, contest.rival), in_time, steps)
+
+
+def since_learned(
+    fit: Running, rows: list[ModelFacts], chosen: ModelFacts, final: Final
+) -> ModelFacts:
+    """A model of a task that learned only after the contest did learn: so in its row too."""
+    if fit.request.kind != "text" and final.valid.loss is not None:
+        place = rows.index(chosen)
+        rows[place] = chosen = replace(chosen, learned=fit.learned(final.valid.loss))
+    return chosen
 
 
 def energy_of(fit: Running) -> Energy:

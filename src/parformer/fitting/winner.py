@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from parformer.fitting.kinds.language import EVALUATED
 from parformer.fitting.phases import BASELINE, Contest, Seeds, Winner
 from parformer.fitting.running import GLANCE, Running
 from parformer.fitting.training import going_on, rate_of, segments
+from parformer.train.alike import Trained
 from parformer.train.run import read_result
 from parformer.train.schedule import top_of
 
@@ -72,7 +75,15 @@ def winner(fit: Running) -> Winner:
     recipe = recipe.replaced({"train.patience": LOOKS + longer // LOOKS + 1})  # never gives up
     fit.alike.lengthen(copy, "winner", recipe)
     trained = fit.train(recipe, "winner")
-    before = read_result(fit.alike.root / name)
-    if trained is None or before is None or trained.loss >= before.loss_on("valid"):
+    if trained is None or not improved(fit, trained, name):
         return kept  # longer was not better
     return Winner(name, "winner", trained.steps, True)
+
+
+def improved(fit: Running, trained: Trained, name: str) -> bool:
+    """Whether a longer training ended better than the contest's, by what models are compared by."""
+    if fit.request.kind == "text":
+        before = read_result(fit.alike.root / name)
+        return before is not None and trained.loss < before.loss_on("valid")
+    known = fit.progress.need(Contest).models[name].segments
+    return not known or float(segments(fit, trained.path).mean()) < fmean(known)
