@@ -193,7 +193,10 @@ class Labels(Kind):
     def rungs(self, like: ModelConfig, facts: TextFacts) -> list[ModelConfig]:
         if self.request.start:
             return [like]
-        return [encoder_rung(like, *size) for size in LADDER]
+        # where it is to be quicker than the baseline there must be blocks to do without
+        quicker = self.request.multiples.get("latency", 1.0) < 1
+        least = 2 if quicker else 1
+        return [encoder_rung(like, width, max(least, pairs)) for width, pairs in LADDER]
 
     def wanted(self, config: ModelConfig) -> float:
         return TOKENS * cost(config).decoder_parameters

@@ -23,7 +23,7 @@ from parformer.evaluate.perplexity import at_rest
 from parformer.evaluate.translation import has_metrics, overlap
 from parformer.events import Watch
 from parformer.fitting.kinds.answers import short
-from parformer.fitting.kinds.base import Kind, Losses
+from parformer.fitting.kinds.base import TOKENS_PER_PARAMETER, Kind, Losses
 from parformer.fitting.phases import TextFacts
 from parformer.fitting.rules import DEPTHS, Placement
 from parformer.fitting.scored import FINAL, Metrics, TaskScores
@@ -41,7 +41,7 @@ from parformer.tasks.translate import READ, entropies, logits_of, within
 from parformer.train.job import as_tokens
 from parformer.train.plan import fit_vocabulary
 
-LADDER = ((48, 1), (64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6))
+LADDER = ((48, 2), (64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6))
 """Widths, and layers of the encoder and of the decoder."""
 BATCH_TOKENS = 2048
 EVALUATED = 32_768
@@ -115,6 +115,9 @@ class Pairs(Kind):
 
     def rungs(self, like: ModelConfig, facts: TextFacts) -> list[ModelConfig]:
         return [translator_rung(like, *size) for size in LADDER]
+
+    def wanted(self, config: ModelConfig) -> float:
+        return TOKENS_PER_PARAMETER * cost(config).decoder_parameters  # of the stacks
 
     def placements(self, base: ModelConfig, found: str) -> list[Placement]:
         return translator_placements(len(base.pattern) // 3, self.request.letters)
