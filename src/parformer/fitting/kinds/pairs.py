@@ -41,7 +41,7 @@ from parformer.tasks.translate import READ, entropies, logits_of, within
 from parformer.train.job import as_tokens
 from parformer.train.plan import fit_vocabulary
 
-LADDER = ((48, 2), (64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6))
+LADDER = ((48, 3), (64, 3), (96, 3), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6))
 """Widths, and layers of the encoder and of the decoder."""
 BATCH_TOKENS = 2048
 EVALUATED = 32_768
