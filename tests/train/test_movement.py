@@ -27,6 +27,7 @@ SMALL: dict[str, object] = {
     "train.steps": 8,
     "train.warmup": 1,
     "train.compile": "off",
+    "train.precision": "fp32",
     "train.evaluate_tokens": 1024,
     "train.final_tokens": 1024,
 }

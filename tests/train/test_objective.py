@@ -33,6 +33,7 @@ SMALL: dict[str, object] = {
     "train.batch": 4,
     "train.steps": 12,
     "train.compile": "off",
+    "train.precision": "fp32",
     "train.evaluate_tokens": 1024,
     "train.final_tokens": 1024,
 }
