@@ -132,7 +132,8 @@ def words(size: int) -> Iterator[str]:
 
 
 def array(tensor: Tensor) -> Any:
-    return tensor.detach().float().contiguous().numpy()
+    """A copy: CTranslate2 changes what it is given."""
+    return tensor.detach().float().clone().contiguous().numpy()
 
 
 def norms(spec: Any, norm: Any) -> None:

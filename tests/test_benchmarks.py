@@ -197,6 +197,8 @@ def test_translators_compute_the_same_in_transformers_and_ctranslate2(
         ).logits
     torch.testing.assert_close(theirs, logits, rtol=1e-5, atol=1e-4)
     folder = translators.write_ctranslate2(model, tmp_path / "model", None)
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens, source=source).logits, logits, rtol=0, atol=0)
     (scored,) = translators.translator(folder, 1).score_batch([["t7", "t2"]], [["t6"]])
     logs = logits[1].log_softmax(-1)
     expected = [float(logs[0, 6]), float(logs[1, 2])]
