@@ -142,9 +142,10 @@ def table(every: list[Trained]) -> Iterator[str]:
         some, first = groups[key], groups[key][0]
         bleu = " / ".join(f"{one.bleu:.1f}" for one in some)
         low, high = min(one.low for one in some), max(one.high for one in some)
+        pattern = first.pattern.replace("|", "\\|")  # a table's own sign
         spent = " / ".join(f"{one.minutes:.1f}" if one.minutes else "?" for one in some)
         yield (
-            f"| {first.model} | `{first.pattern}` | {first.parameters:,} | {first.steps:,} | "
+            f"| {first.model} | `{pattern}` | {first.parameters:,} | {first.steps:,} | "
             f"{spent} | {bleu} | {low:.1f} … {high:.1f} | "
             f"{statistics.mean(one.chrf for one in some):.1f} | "
             f"{statistics.mean(one.loss for one in some):.3f} |"
