@@ -893,6 +893,7 @@ def test_all_names_are_listed(cache: Path) -> None:
         "wikitext-2",
         "wikitext-103",
         "lm1b",
+        *("multi30k", "iwslt14", "wmt14-en-de", "wmt14-en-fr", "cnn-dailymail"),
     ]
     for name, listing in listed.items():
         assert listing.about

@@ -265,12 +265,15 @@ def soon(holds: object) -> bool:
 
 
 def test_a_full_queue_says_come_back(folder: Path) -> None:
-    with served(folder, batch=1, queue=2, max_tokens=100_000) as server:
-        body = {"prompt": "def ", "max_tokens": 50_000, "stream": True}
+    with served(folder, batch=1, queue=2, max_tokens=1_000_000) as server:
+        body = {"prompt": "def ", "max_tokens": 900_000, "stream": True}
         url = f"{server.url}/v1/completions"
         clients = [httpx.Client(timeout=30) for _ in range(3)]
-        opened = [c.send(c.build_request("POST", url, json=body), stream=True) for c in clients]
-        engine = server.services.engine
+        engine, opened = server.services.engine, []
+        for client in clients:
+            request = client.build_request("POST", url, json=body)
+            opened.append(client.send(request, stream=True))
+            assert soon(lambda: engine.running == 1)  # or else all three wait, one too many
         assert soon(lambda: engine.running == 1 and len(engine.waiting) == 2)
         refused = server.post("/v1/completions", {"prompt": "x"})
         assert refused.status_code == 429

@@ -314,7 +314,7 @@ def encoder_placements(layers: int, letters: str) -> list[Placement]:
     >>> for one in encoder_placements(4, "sfln"):
     ...     print(one.name, one.patterns[0])
     interleaved (sf)x2
-    par sfff
+    par s (f)x3
     shared {sf}x2
     lsra (l[kernel=7]f)x2
     bag n (f)x3

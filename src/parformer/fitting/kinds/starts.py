@@ -2,7 +2,7 @@
 
 >>> from parformer.pattern import Pattern
 >>> [(name, str(some)) for name, _, _, some in cuts(Pattern.parse("(sf)x4"))]
-[('half', '(sf)x2'), ('thin', 'sfffsfff')]
+[('half', '(sf)x2'), ('thin', '(sff)x2')]
 """
 
 from __future__ import annotations
