@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from learns import into_document
+
 import parformer as pf
 from parformer.costs import cost
 from parformer.measure.device import describe_device
@@ -164,17 +166,6 @@ def page(every: list[Trained]) -> str:
     device = describe_device(2)
     lines += ["", f"{device.cpu}, {device.threads} threads, torch {device.torch}, {date.today()}."]
     return "\n".join(lines)
-
-
-def into_document(document: Path, name: str, body: str) -> None:
-    """Put a table between the marks that a document has for it."""
-    text = document.read_text("utf-8")
-    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, found, rest = text.partition(start)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise SystemExit(f"{document} has no {start} … {end}")
-    document.write_text(f"{before}{start}\n{body}\n{end}{after}", "utf-8")
 
 
 def main() -> None:

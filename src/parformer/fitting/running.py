@@ -45,6 +45,8 @@ TESTED = 131_072
 """Tokens of the test split that the baseline and the model handed over are looked at with."""
 GLANCE = 8_192
 """Tokens that a validation during a training looks at."""
+LEAVING, LEAVING_SHARE = 22.0, 0.05
+"""Seconds at most, and the share of its time, that a fit keeps for trying exports."""
 LOOKS = 6
 """Validations during a training."""
 LARGEST_VOCABULARY = 8192
@@ -101,8 +103,13 @@ class Running:
 
     @property
     def left(self) -> float:
-        """Seconds that remain of the time for everything; no end of them in a fit by updates."""
-        return max(0.0, self.request.seconds - self.progress.spent) if self.by_clock else math.inf
+        """Seconds that remain of the time for everything but trying the ways out of here; no end
+        of them in a fit by updates."""
+        if not self.by_clock:
+            return math.inf
+        seconds = self.request.seconds
+        kept = min(LEAVING, LEAVING_SHARE * seconds) if self.request.exports else 0.0
+        return max(0.0, seconds - kept - self.progress.spent)
 
     @property
     def left_to_train(self) -> float:
