@@ -104,7 +104,8 @@ class Running:
     @property
     def left(self) -> float:
         """Seconds that remain of the time for everything but trying the ways out of here; no end
-        of them in a fit by updates."""
+        of them in a fit by updates.
+        """
         if not self.by_clock:
             return math.inf
         seconds = self.request.seconds
