@@ -227,12 +227,7 @@ class TrainConfig:
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name} must not be negative, got {getattr(self, name):g}")
-        for name in ("beta1", "beta2", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"train.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
-                )
-        for name in ("label_smoothing", "warmup_share"):
+        for name in ("beta1", "beta2", "momentum", "label_smoothing", "warmup_share"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(
                     f"train.{name} is a share from 0 to below 1, got {getattr(self, name):g}"
