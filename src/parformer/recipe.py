@@ -44,6 +44,8 @@ class DataConfig:
     """Words that are rarer than this become <unk>."""
     pair: str = ""
     """Which of the corpus' texts are sources and which translations, such as de-en."""
+    vocabularies: Literal["joint", "separate"] = "joint"
+    """Whether both sides of pairs share a vocabulary, or each has one of vocab_size."""
     longest: int = 175
     """Pairs with more words on a side are left out of train; 0 keeps all."""
     ratio: float = 0.0

@@ -156,5 +156,5 @@ def test_special_tokens_of_the_plain_kinds() -> None:
 
 def test_every_kind_can_be_asked_for() -> None:
     assert set(KINDS) == {
-        *("byte", "used-bytes", "character", "word", "bpe", "wordpiece", "unigram", "hf")
+        *("byte", "used-bytes", "character", "word", "bpe", "wordpiece", "unigram", "hf", "sides")
     }

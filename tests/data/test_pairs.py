@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from parformer.data.paired import Paired
-from parformer.data.pairs import Filters, find_pairs, marks_of, pairs_in
+from parformer.data.pairs import Filters, find_pairs, pairs_in
+from parformer.data.sides import vocabulary_of
 from parformer.data.tokenizers import read_tokenizer
 from parformer.embedding import IGNORE
 from parformer.errors import ParformerError
@@ -118,7 +119,7 @@ def test_a_place_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_tokens_of_lines_become_pairs_again() -> None:
     tokenizer = read_tokenizer('{"format": "parformer-tokenizer-1", "kind": "byte"}', "here")
-    start, end = marks_of(tokenizer)
+    start, end = (vocabulary_of(tokenizer)[name] for name in ("start", "end"))
     found = pairs_in(np.array(tokenizer.encode("ab\tc\nd\tefg\n")), start, end)
     told = [tuple(tokenizer.decode(side.tolist()) for side in pair) for pair in found]
     assert told == [("ab", "c"), ("d", "efg")]

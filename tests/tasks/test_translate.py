@@ -16,10 +16,12 @@ from parformer.data.batches import Batch
 from parformer.errors import ParformerError
 from parformer.evaluate.translation import overlap
 from parformer.recipe import Recipe, TrainConfig, read_recipe
+from parformer.serve.services import Services
 from parformer.store.folder import read_model
 from parformer.tasks.summarise import Summarise
 from parformer.tasks.translate import Translate
 from parformer.train.job import train_model
+from parformer.train.run import open_run
 from parformer.train.schedule import rate
 
 WORDS = {"ein": "a", "Hund": "dog", "läuft": "runs", "rot": "red", "klein": "small", "und": "and"}
@@ -192,6 +194,35 @@ def test_two_translators_are_compared(
     assert "have other references (8 and 8," in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "vocabularies"), [("unigram", 300, "joint"), ("character", 0, "separate")]
+)
+def test_vocabularies_of_their_own(
+    kind: str, size: int, vocabularies: str, pairs: Path, tmp_path: Path
+) -> None:
+    """Training, going on, writing, scoring and serving all read them from the run."""
+    told: dict[str, Any] = {"data__tokenizer": kind, "data__vocab_size": size}
+    asked = recipe(pairs, data__vocabularies=vocabularies, **told)
+    train_model(asked, tmp_path / "run", until=3)
+    assert train_model(None, tmp_path / "run").finished
+    opened, model = open_run(tmp_path / "run"), pf.load(tmp_path / "run/model")
+    known = opened.need_tokenizer()
+    assert model.config.vocab_size == known.target.size
+    assert model.config.source_vocab == (known.source.size if vocabularies == "separate" else 0)
+    (one,) = pf.generate(model=tmp_path / "run", sources=("ein  Hund",), beam=2)
+    tokens = torch.tensor([[*known.source.encode("ein Hund"), model.config.end]])
+    found = pf.translate(model, tokens, beam=2, max_len=2 * tokens.shape[1] + 10)
+    assert one.text == known.target.decode(found.plain(0))
+    common = pf.evaluate(model=tmp_path / "run", beam=2).score.texts  # type: ignore[union-attr]
+    assert common is not None
+    assert "\n".join(common.sources) + "\n" == (pairs / "test.de").read_text("utf-8")
+    assert "\n".join(common.references) + "\n" == (pairs / "test.en").read_text("utf-8")
+    engine: Any = None  # which translations do without
+    serving = Services(model=model, tokenizer=known, engine=engine, name="run", most=9, timeout=9.0)
+    served = serving.translate({"text": "ein Hund", "beam": 2})()
+    assert served["translations"] == [{"text": one.text}]
+
+
 def test_small_letters_are_read_as_in_training(pairs: Path, tmp_path: Path) -> None:
     train_model(recipe(pairs, data__lower=True), tmp_path / "run")
     texts = [
@@ -243,7 +274,11 @@ def test_what_cannot_be_trained_is_refused(
     ("changes", "problem"),
     [
         ({"model.max_len": 8}, "tokens on a side, and the model 8 places"),
-        ({"data.tokenizer": "unigram"}, "has no tokens of their own for tab and line end"),
+        ({"data.tokenizer": "wordpiece"}, "has no tokens of their own for tab and line end"),
+        (
+            {"data.tokenizer": "word", "data.vocabularies": "separate"},
+            "a word tokenizer does not give pairs back as they were; take one of bpe",
+        ),
         ({"data.pair": "de-fr"}, "has no pair de-fr"),
         ({"data.ratio": 0.5}, "data.ratio is at least 1"),
         ({"train.label_smoothing": 1.0}, "train.label_smoothing is a share from 0 to below 1"),

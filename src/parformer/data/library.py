@@ -37,6 +37,8 @@ TOGETHER = 4096
 OWN = tuple(f"<{name}>" for name in SPECIAL)
 """The special tokens of vocabularies that are learned here, numbered from 0."""
 UNK = "<unk>"
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""Pieces that letters are spelled with which are in no other."""
 STEP = 1e-4
 """How far apart the library puts the scores of letters that it has to keep."""
 NEVER = -100.0
@@ -225,6 +227,18 @@ class Unigram(Learned):
         library.pre_tokenizer = kinds.Sequence([kinds.Metaspace(), cut])
         library.decoder = tokenizers.decoders.Metaspace()
         return library
+
+    def with_bytes(self) -> Self:
+        """The same pieces, and bytes for letters that none of them has: no text is unknown."""
+        tokenizers = need("tokenizers", extra="bpe")
+        known = pieces_of(self._library)
+        spelled = [*known[: len(OWN)], *((byte, NEVER) for byte in BYTES), *known[len(OWN) :]]
+        model = tokenizers.models.Unigram(spelled, OWN.index(UNK), True)
+        library = self.around(tokenizers, model)
+        kinds = tokenizers.decoders
+        blanks, first = kinds.Replace("▁", " "), kinds.Strip(" ", 1, 0)
+        library.decoder = kinds.Sequence([blanks, kinds.ByteFallback(), kinds.Fuse(), first])
+        return type(self)(library)
 
 
 def in_order(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from parformer.data.corpora import Corpus
 from parformer.data.reading import Piece, plain_name, read_pieces, unreadable
+from parformer.data.sides import MARKED, PAIRED
 from parformer.data.splits import SPLITS, split_word
 from parformer.data.text import read_utf8
-from parformer.data.tokenizers import Tokenizer
 from parformer.data.translated import TRANSLATED, differences, find_folder
 from parformer.errors import ConfigError, CorpusError
 from parformer.events import Preparing
@@ -242,15 +242,15 @@ def shared_out(pairs: list[Pair]) -> dict[str, list[Pair]]:
     return {split: some for split, some in found.items() if some}
 
 
-def marks_of(tokenizer: Tokenizer) -> tuple[int, int]:
-    """What stands between source and target, which a decoder starts with, and what ends both."""
-    marks = [tokenizer.encode(sign) for sign in "\t\n"]
-    if any(len(mark) != 1 for mark in marks) or tokenizer.decode([*marks[0], *marks[1]]) != "\t\n":
-        raise ConfigError(
-            f"a {tokenizer.kind} tokenizer has no tokens of their own for tab and line end, which "
-            "keep pairs apart; take bpe, character or byte"
-        )
-    return marks[0][0], marks[1][0]
+def sides_of(kind: str, vocabularies: str) -> int:
+    """How many vocabularies pairs get that are learned beside marks; 0 for one that has its own.
+
+    >>> sides_of("bpe", "joint"), sides_of("bpe", "separate"), sides_of("unigram", "joint")
+    (0, 2, 1)
+    """
+    if vocabularies == "separate":
+        return 2
+    return 1 if kind in PAIRED and kind not in MARKED else 0
 
 
 def pairs_in(tokens: NDArray[Any], start: int, end: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:

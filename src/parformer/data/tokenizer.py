@@ -9,7 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,21 @@ class Settings(Record):
     """All tokens together; 0 where the text decides."""
     min_count: int = 0
     """What is rarer is left out."""
+    sides: int = 0
+    """Vocabularies of pairs: one for each side, or one for both; 0 for a text as it is."""
+
+    def told(self) -> Json:
+        """As plain values, with nothing about pairs where there are none."""
+        return {name: value for name, value in self.to_dict().items() if name != "sides" or value}
+
+
+class Coder(Protocol):
+    """Texts to tokens and back, for one side of pairs."""
+
+    @property
+    def size(self) -> int: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, tokens: Iterable[int]) -> str: ...
 
 
 class Tokenizer(ABC):
@@ -67,6 +82,21 @@ class Tokenizer(ABC):
     @abstractmethod
     def size(self) -> int:
         """How many tokens there are; they are numbered from 0."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What it answers to: its kind, and that of the vocabularies inside."""
+        return (self.kind,)
+
+    @property
+    def source(self) -> Coder:
+        """The vocabulary of sources, where texts are pairs."""
+        return self
+
+    @property
+    def target(self) -> Coder:
+        """The vocabulary of what is written for them."""
+        return self
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:

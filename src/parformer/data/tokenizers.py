@@ -2,8 +2,8 @@
 
 Seven kinds are counted or learned from a text: `byte`, `used-bytes`, `character`, `word`, `bpe`,
 `wordpiece` and `unigram`; an eighth, `hf`, is any `tokenizer.json` of Hugging Face's, named by
-its path. A tokenizer is kept as `tokenizer.json` beside the model that was trained with it.
-Reading one runs no code.
+its path; and `sides` holds those of pairs. A tokenizer is kept as `tokenizer.json` beside the
+model that was trained with it. Reading one runs no code.
 
 >>> tokenizer = read_tokenizer('{"format": "parformer-tokenizer-1", "kind": "byte"}', "here")
 >>> tokenizer.decode(tokenizer.encode("as it was"))
@@ -17,11 +17,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parformer.data.bpe import Bpe
-from parformer.data.characters import Bytes, Characters, UsedBytes
-from parformer.data.library import VOCAB_SIZE, Library, Unigram, Wordpiece, read_library
+from parformer.data.library import VOCAB_SIZE, Library, read_library
+from parformer.data.sides import PLAIN, Sides
 from parformer.data.tokenizer import FORMAT, Settings, Tokenizer
-from parformer.data.words import Words
 from parformer.errors import ConfigError, FolderError
 from parformer.events import Preparing
 from parformer.fields import check_names, need_at_least
@@ -40,9 +38,7 @@ __all__ = [
     "train_tokenizer",
 ]
 
-KINDS: dict[str, type[Tokenizer]] = {
-    cls.kind: cls for cls in (Bytes, UsedBytes, Characters, Words, Bpe, Wordpiece, Unigram, Library)
-}
+KINDS: dict[str, type[Tokenizer]] = PLAIN | {Sides.kind: Sides}
 PIECES = ("bpe", "wordpiece", "unigram")
 LEAST = {"character": 2, "word": 2, "bpe": 256, "wordpiece": 32, "unigram": 32}
 """The smallest vocabulary of the kinds that can be limited."""
@@ -51,10 +47,15 @@ LIMIT = 64 * 2**20
 """No tokenizer.json of ours is larger; WikiText-103's 267,735 words need 4 MB."""
 
 
-def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> Settings:
+def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0, sides: int = 0) -> Settings:
     """The settings in one way of writing them, once they are known to make sense."""
     if not is_file(kind):
-        check_names([kind], [one for one in KINDS if one != Library.kind], "tokenizer")
+        check_names([kind], [one for one in PLAIN if one != Library.kind], "tokenizer")
+    elif sides > 1:
+        raise ConfigError(
+            f"the tokenizer {kind!r} is one vocabulary; set data.vocabularies=joint, or a kind "
+            "that is learned for each side, such as bpe"
+        )
     need_at_least("vocab_size", vocab_size, 0)
     need_at_least("min_count", min_count, 0)
     if kind not in LEAST and (vocab_size or min_count):
@@ -68,7 +69,7 @@ def settings(kind: str, *, vocab_size: int = 0, min_count: int = 0) -> Settings:
         vocab_size = VOCAB_SIZE
     if kind == "unigram" and min_count:
         raise ConfigError("min_count means nothing to the tokenizer 'unigram'; leave it out")
-    return Settings(kind, vocab_size, min_count)
+    return Settings(kind, vocab_size, min_count, 0 if is_file(kind) else sides)
 
 
 def train_tokenizer(
@@ -77,18 +78,19 @@ def train_tokenizer(
     *,
     vocab_size: int = 0,
     min_count: int = 0,
+    sides: int = 0,
     progress: Preparing | None = None,
 ) -> Tokenizer:
     """A corpus's tokenizer of this kind; the same corpus and settings give the same one.
 
     `vocab_size` limits all tokens together, `<unk>` and `<eos>` among them; `min_count` leaves
     out what is rarer (for bpe: pairs). With 0, the limits are those of the text, and 8,192
-    tokens for bpe.
+    tokens for bpe. With `sides` the corpus is pairs, and gets one vocabulary or two.
     """
-    chosen = settings(kind, vocab_size=vocab_size, min_count=min_count)
+    chosen = settings(kind, vocab_size=vocab_size, min_count=min_count, sides=sides)
     if is_file(kind):
         return read_foreign(Path(kind))
-    return KINDS[kind].train(corpus, chosen, progress)
+    return (Sides if sides else KINDS[kind]).train(corpus, chosen, progress)
 
 
 def is_file(kind: str) -> bool:

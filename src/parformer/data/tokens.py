@@ -80,6 +80,7 @@ def prepare(
     *,
     vocab_size: int = 0,
     min_count: int = 0,
+    sides: int = 0,
     tokenizer: Tokenizer | None = None,
     cache: Path,
     progress: Preparing | None = None,
@@ -87,13 +88,14 @@ def prepare(
     """The tokens of a corpus, from the folder `tokens` of the cache if they are there.
 
     With `tokenizer`, that one encodes, as when a model is tried on another corpus or a run
-    goes on; otherwise one of this kind and size is trained on the corpus first.
+    goes on; otherwise one of this kind and size is trained on the corpus first, for pairs with
+    so many vocabularies as there are `sides`.
     """
-    if tokenizer is not None and not is_file(kind) and tokenizer.kind != kind:
+    if tokenizer is not None and not is_file(kind) and kind not in tokenizer.kinds:
         raise ConfigError(f"a {tokenizer.kind} tokenizer was given where {kind!r} was asked for")
     identity, cache = corpus.identity(), cache / "tokens"
     if tokenizer is None:
-        chosen = settings(kind, vocab_size=vocab_size, min_count=min_count)
+        chosen = settings(kind, vocab_size=vocab_size, min_count=min_count, sides=sides)
         tokenizer = _trained(corpus, identity, chosen, cache, progress)
     key = digest([FORMAT, identity, list(corpus.splits), tokenizer.to_json()])
     folder = cache / f"{tokenizer.kind}-{key[:20]}"
@@ -119,7 +121,7 @@ def _trained(
     corpus: Corpus, identity: str, chosen: Settings, cache: Path, progress: Preparing | None
 ) -> Tokenizer:
     """The corpus's own tokenizer, from the cache if it is there."""
-    told = chosen.to_dict()
+    told = chosen.told()
     if chosen.kind == "byte" or is_file(chosen.kind):
         return train_tokenizer(**told, corpus=corpus)
     folder = cache / f"{chosen.kind}-tokenizer-{digest([FORMAT, identity, told])[:20]}"

@@ -267,10 +267,13 @@ class Counts:
 
 
 class Text:
-    """Text to tokens and back, as tokenizer.json says."""
+    """Text to tokens and back, as tokenizer.json says; of pairs one side."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, side: int = 0) -> None:
         told = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+        self.first = 0
+        if "sides" in told:  # numbered after what stands for no token, for start and for end
+            told, self.first = told["sides"][side], 3
         self.kind: str = told["kind"]
         self.told = told
         if "library" in told:
@@ -279,6 +282,12 @@ class Text:
             self.library = tokenizers.Tokenizer.from_str(json.dumps(told["library"]))
 
     def encode(self, text: str) -> list[int]:
+        return [self.first + token for token in self.numbers(text)]
+
+    def decode(self, tokens: list[int]) -> str:
+        return self.words([token - self.first for token in tokens if token >= self.first])
+
+    def numbers(self, text: str) -> list[int]:
         if "library" in self.told:
             ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
             return ids
@@ -297,7 +306,7 @@ class Text:
         places = {byte: n for n, byte in enumerate(used)}
         return [places[byte] for byte in text.encode("utf-8") if byte in places]
 
-    def decode(self, tokens: list[int]) -> str:
+    def words(self, tokens: list[int]) -> str:
         if "library" in self.told:
             return str(self.library.decode(tokens, skip_special_tokens=False))
         if self.kind == "character":
@@ -330,7 +339,7 @@ def main() -> None:
     if kind == "translator":
         if given.source is None:
             parser.error("this model translates; give it a --source")
-        print(text.decode(runner.translate(text.encode(given.source))))
+        print(Text(folder, -1).decode(runner.translate(text.encode(given.source))))
     elif kind == "encoder":
         if given.text is None:
             parser.error("this model looks at texts; give it a --text")

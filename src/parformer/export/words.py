@@ -33,7 +33,10 @@ def to_library(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, Words):
         return by_words(tokenizers, tokenizer)
     if tokenizer.made_of != "bytes":
-        raise ConfigError(f"a {tokenizer.kind} tokenizer has no form in Hugging Face's library")
+        raise ConfigError(
+            f"a {tokenizer.kind} tokenizer has no form in Hugging Face's library; export to ONNX, "
+            "or train with another tokenizer"
+        )
     used = tokenizer.used if isinstance(tokenizer, UsedBytes) else bytes(range(256))
     letters = byte_letters()
     vocab = {letters[byte]: number for number, byte in enumerate(used)}

@@ -42,7 +42,7 @@ CHOICES: dict[Kind, str] = {"text": "rsfni", "labels": "sfln", "pairs": "sflr"}
 TOKENIZERS: dict[Kind, tuple[str, ...]] = {
     "text": (),
     "labels": ("wordpiece", "unigram"),
-    "pairs": ("bpe", "character", "byte"),
+    "pairs": ("bpe", "unigram", "character", "byte"),
 }
 """What a token can be, the usual one first; any for a text, which has bytes."""
 

@@ -83,7 +83,7 @@ def translate_text(
     for number, source in enumerate(sources, 1):
         if not source.strip():
             raise InputError(f"source {number} is empty; give it words, or leave it out")
-    tokens = [tokenizer.encode(" ".join(source.split())) for source in sources]
+    tokens = [tokenizer.source.encode(" ".join(source.split())) for source in sources]
     limit = model.config.max_len - 1 if model.config.numbered else sys.maxsize
     if search.pop("cut", False):
         tokens = [row[:limit] for row in tokens]
@@ -93,4 +93,4 @@ def translate_text(
                 f"source {number} has {len(row):,} tokens, and the model places for {limit:,}; cut "
                 "it into sentences, or train with a larger model.max_len"
             )
-    return [tokenizer.decode(text) for text in translate_all(model, tokens, **search)]
+    return [tokenizer.target.decode(text) for text in translate_all(model, tokens, **search)]

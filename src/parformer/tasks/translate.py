@@ -129,12 +129,12 @@ class Translate(Task):
 
     def written(self, model: Model, prepared: Prepared, pairs: list[Row], **search: Any) -> Texts:
         """What the model makes of some sources, beside what was wanted."""
-        decode = prepared.tokenizer.decode
+        known = prepared.tokenizer
         sources = [source.tolist() for source, _ in pairs]
         return Texts(
-            sources=tuple(map(decode, sources)),
-            references=tuple(decode(target.tolist()) for _, target in pairs),
-            written=tuple(map(decode, translate_all(model, sources, **search))),
+            sources=tuple(map(known.source.decode, sources)),
+            references=tuple(known.target.decode(target.tolist()) for _, target in pairs),
+            written=tuple(map(known.target.decode, translate_all(model, sources, **search))),
         )
 
     def judged(self, texts: Texts, *, bootstrap: bool = False) -> Overlap | Rouge:

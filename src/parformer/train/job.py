@@ -24,7 +24,7 @@ from parformer.data.batches import sample
 from parformer.data.corpora import Corpus, find_corpus
 from parformer.data.documents import prepare_documents
 from parformer.data.labelled import Labelled
-from parformer.data.pairs import Filters, find_pairs
+from parformer.data.pairs import Filters, find_pairs, sides_of
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
 from parformer.errors import ConfigError, CorpusError
@@ -277,6 +277,7 @@ def as_tokens(
         data.tokenizer,
         vocab_size=data.vocab_size,
         min_count=data.min_count,
+        sides=sides_of(data.tokenizer, data.vocabularies) if data.pair else 0,
         tokenizer=tokenizer,
         cache=cache_folder(),
         progress=watch.preparing,

@@ -18,7 +18,7 @@ import torch
 
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens
-from parformer.data.pairs import marks_of
+from parformer.data.sides import vocabulary_of
 from parformer.data.tokenizers import Tokenizer
 from parformer.evaluate.perplexity import evaluate
 from parformer.kernels import native
@@ -54,11 +54,10 @@ def fit_vocabulary(recipe: Recipe, tokenizer: Tokenizer, notice: Notice) -> Reci
     One with an encoder gets a token that stands for none, and is told how texts start and end.
     """
     model = recipe.model
-    size = tokenizer.size + (1 if model.head == "masked" or model.source is not None else 0)
+    size = tokenizer.size + (1 if model.head == "masked" else 0)
     if model.source is not None:
-        start, end = marks_of(tokenizer)
-        marks = {"pad": tokenizer.size, "start": start, "end": end}
-        own = {"vocab_size": max(size, model.vocab_size), "source_vocab": 0, **marks}
+        own = vocabulary_of(tokenizer)
+        size = own["vocab_size"]
         recipe = recipe.replaced({f"model.{name}": value for name, value in own.items()})
     if model.vocab_size == size:
         return recipe

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parformer.data.benchmarks import BENCHMARKS
+from parformer.data.sides import Sides
 from parformer.errors import ConfigError
 from parformer.recipe import Recipe, read_recipe
 from parformer.tasks.preparing import kind_of, with_head
@@ -83,7 +84,10 @@ def window_of(model: ModelConfig, task: str) -> int:
 
 def told_tokenizer(tokenizer: Tokenizer, start: str) -> dict[str, object]:
     """How a recipe calls the tokenizer of its start."""
-    kind = tokenizer.kind
+    kind = tokenizer.kinds[-1]
+    if isinstance(tokenizer, Sides):
+        separate = "separate" if tokenizer.separate else "joint"
+        return {"data.tokenizer": kind, "data.vocabularies": separate}
     return {"data.tokenizer": str(Path(start) / "tokenizer.json") if kind == "hf" else kind}
 
 

@@ -183,12 +183,13 @@ class Pairs(Kind):
     ) -> list[tuple[str, str, str]]:
         split = "test" if "test" in prepared.splits else "valid"
         pairs = Translate(recipe).pairs(prepared.splits[split].tokens)
-        some, words = pairs[:: max(1, len(pairs) // SHOWN)][:SHOWN], prepared.tokenizer.decode
+        some = pairs[:: max(1, len(pairs) // SHOWN)][:SHOWN]
+        read, words = prepared.tokenizer.source.decode, prepared.tokenizer.target.decode
         found = []
         for name, model in models.items():
             texts = translate_all(model, [source.tolist() for source, _ in some], greedy=True)
             rows = [
-                f"“{short(words(source.tolist()), MOST_WORDS)}”\n→ {words(text)}\n"
+                f"“{short(read(source.tolist()), MOST_WORDS)}”\n→ {words(text)}\n"
                 f"   by a person: {short(words(target.tolist()), MOST_WORDS)}\n"
                 for (source, target), text in zip(some, texts, strict=True)
             ]
@@ -198,7 +199,7 @@ class Pairs(Kind):
     def asking(self, run: str, recipe: Recipe, prepared: Prepared) -> tuple[str, Callable[[], str]]:
         split = "test" if "test" in prepared.splits else "valid"
         source, _ = Translate(recipe).pairs(prepared.splits[split].tokens)[0]
-        words = prepared.tokenizer.decode(source.tolist())
+        words = prepared.tokenizer.source.decode(source.tolist())
 
         def ask() -> str:
             (told,) = generate(model=Path(run), sources=(words,), greedy=True)
@@ -223,12 +224,12 @@ def copied(
     pairs: Mapping[str, list[Row]], prepared: Prepared
 ) -> dict[str, dict[str, dict[str, float]]]:
     """What it is worth to write down the source as it is."""
-    found, words = {}, prepared.tokenizer.decode
+    found, known = {}, prepared.tokenizer
     for split, rows in pairs.items():
         if split != "train":
             some = some_of(rows)
-            sides = [[words(row[side].tolist()) for row in some] for side in (0, 1)]
-            same = overlap(*sides)
+            sources = [known.source.decode(source.tolist()) for source, _ in some]
+            same = overlap(sources, [known.target.decode(target.tolist()) for _, target in some])
             found[split] = {COPY: {"bleu": same.bleu, "chrf": same.chrf}}
     return found
 
