@@ -14,7 +14,7 @@ import parformer as pf
 from parformer.cli import main
 from parformer.data.batches import Batch
 from parformer.errors import ParformerError
-from parformer.evaluate.translation import overlap
+from parformer.evaluate.translation import overlap, tokenised_bleu
 from parformer.recipe import Recipe, TrainConfig, read_recipe
 from parformer.serve.services import Services
 from parformer.store.folder import read_model
@@ -88,6 +88,7 @@ def test_a_run_says_what_its_translations_are_worth(run: Path) -> None:
     assert found.score.overlap.sentences == 8
     assert str(values["signature"]).startswith("nrefs:1|bs:1000|seed:")
     assert values["low"] <= values["high"]
+    assert 0 <= float(str(values["tokenised"])) <= 100
     (one,) = pf.generate(model=run, sources=("ein Hund",), beam=2)
     assert isinstance(one.text, str)
     assert "\t" not in one.text
@@ -242,6 +243,39 @@ def test_scores_are_sacrebleus() -> None:
     assert found.low is None
 
 
+WRITTEN = ['He said: "It\'s a well-known dog."', "the cat, which I saw, can't run (fast)!"]
+WANTED = ['He said: "It is a well-known dog."', "The cat, which I saw, can't run fast!"]
+
+
+def test_tokenised_bleu_is_that_of_the_papers_scripts() -> None:
+    """As corpus_bleu of nltk's words, which SRU++ was scored by, the case as it is."""
+    from nltk.tokenize import NLTKWordTokenizer
+    from nltk.translate.bleu_score import corpus_bleu
+
+    words = NLTKWordTokenizer().tokenize
+    theirs = corpus_bleu([[words(line)] for line in WANTED], [words(line) for line in WRITTEN])
+    found, how = tokenised_bleu(WRITTEN, WANTED)
+    assert found == pytest.approx(100 * theirs)
+    assert found != pytest.approx(overlap(WRITTEN, WANTED).bleu, abs=1)
+    assert "tok:none|smooth:none" in how
+    assert how.endswith("words by nltk's Treebank rules")
+
+
+def test_words_that_are_cut_already_stay_as_they_are() -> None:
+    """As fairseq's files have them, whose signs nltk would cut again; En-De splits compounds."""
+    from nltk.translate.bleu_score import corpus_bleu
+
+    written = ["it &apos;s a well-known dog that was there ."]
+    wanted = ["it &apos;s the well-known dog that was there ."]
+    found, how = tokenised_bleu(written, wanted)
+    theirs = corpus_bleu([[wanted[0].split()]], [written[0].split()])
+    assert found == pytest.approx(100 * theirs, abs=1e-6)
+    assert how.endswith("words between blanks")
+    split, how = tokenised_bleu(written, wanted, compounds=True)
+    assert split > found
+    assert how.endswith("words between blanks, compounds split at hyphens")
+
+
 def test_the_rate_falls_with_the_root_of_the_step() -> None:
     """The curve of Vaswani et al. 2017, whose highest rate is given."""
     config = TrainConfig(steps=100, warmup=10, learning_rate=0.3, schedule="inverse-sqrt")
@@ -302,7 +336,9 @@ def test_the_command_line_translates(
     assert main(["generate", str(run), "--source", "ein Hund", "--beam", "2"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
     assert main(["evaluate", str(run), "--beam", "1"]) == 0
-    assert "BLEU nrefs:1|" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "BLEU nrefs:1|" in shown
+    assert "BLEU, tokenised nrefs:1|case:mixed|eff:no|tok:none|smooth:none|" in shown
     for arguments, problem in (
         (["generate", str(run), "--prompt", "x"], "translates; give it a --source"),
         (["generate", str(run), "--source", " "], "source 1 is empty"),

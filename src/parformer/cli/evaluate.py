@@ -141,6 +141,8 @@ def show_translation(found: Evaluated, score: TranslationScore) -> None:
     else:
         sure = "" if common.low is None else f"  95% {common.low:.2f} … {common.high:.2f}"
         table.add_row("BLEU", f"{common.bleu:.2f}{sure}", style="bold")
+        if common.tokenised is not None:
+            table.add_row("BLEU, tokenised", f"{common.tokenised:.2f}")
         table.add_row("chrF", f"{common.chrf:.2f}")
     table.add_row("loss", f"{score.loss:.4f} nats per token")
     console.print(table)
@@ -148,6 +150,9 @@ def show_translation(found: Evaluated, score: TranslationScore) -> None:
         console.print(Text(f"ROUGE {common.signature}"), soft_wrap=True)
         return
     console.print(Text(f"BLEU {common.signature}"), soft_wrap=True)
+    if common.tokenised is not None:
+        told = f"BLEU, tokenised {common.tokenised_signature}; not to be compared with the other"
+        console.print(Text(told), soft_wrap=True)
     console.print(Text(f"chrF {common.chrf_signature}"), soft_wrap=True)
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from parformer.evaluate.translation import (
     TranslationScore,
     has_metrics,
     overlap,
+    tokenised_bleu,
 )
 from parformer.generate.sentences import translate_all
 from parformer.kernels.entropy import cross_entropy
@@ -138,8 +140,13 @@ class Translate(Task):
         )
 
     def judged(self, texts: Texts, *, bootstrap: bool = False) -> Overlap | Rouge:
-        """How much of the references was written."""
-        return overlap(texts.written, texts.references, bootstrap=bootstrap)
+        """How much of the references was written; with `bootstrap` in all detail."""
+        found = overlap(texts.written, texts.references, bootstrap=bootstrap)
+        if not bootstrap:
+            return found
+        compounds = self.recipe.data.pair == "en-de"
+        own, how = tokenised_bleu(texts.written, texts.references, compounds=compounds)
+        return replace(found, tokenised=own, tokenised_signature=how)
 
 
 def logits_of(model: Model, batch: Batch) -> Tensor:
