@@ -1,21 +1,22 @@
 """Which heads, channels and blocks should go, so that a limit is kept and the least is lost?
 
 Everything that can go has a price, in seconds of this machine or in bytes, and a loss: measured for
-whole blocks, to first order for what is inside of them. What loses the least for its price goes
-first. Prices are learned from a few smaller models that are timed; the choice is timed again, and
-made anew with a tighter limit where it is not kept.
+whole blocks and for shares of the stream, to first order for what is inside of blocks. What loses
+the least for its price goes first. Prices are learned from a few smaller models that are timed; the
+choice is timed again, and made anew with a tighter limit where it is not kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from parformer.blocks.base import Block
-from parformer.compress.shrinking import Kept, places, shrunk, units
+from parformer.compress.shrinking import STREAM, Kept, places, shrunk, units
 from parformer.model import Model
 from parformer.weights import named_tensors
 
@@ -23,6 +24,8 @@ FEWEST_CHANNELS = 16
 """Inner channels that go or stay together, and that every middle keeps."""
 FEWEST_BLOCKS = 2
 """Blocks that stay, whatever the limit."""
+SHARES = (1 / 8, 1 / 4, 1 / 2)
+"""Of the stream's channels, without which the loss is measured; no more of them go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +41,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What a block costs by itself, and each of its units, by kind of block."""
+    """What a block costs by itself, and each of its units, by kind; a unit may be a channel."""
 
     fixed: Mapping[str, float]
     unit: Mapping[str, float]
 
 
-def prices(model: Model, price: Callable[[Model], float]) -> Prices:
+def prices(model: Model, price: Callable[[Model], float], *, stream: bool = False) -> Prices:
     """From the model without one block of each kind, and with half of all units of a kind."""
     whole = price(model)
     blocks: dict[str, list[tuple[str, Block]]] = {}
@@ -64,7 +67,32 @@ def prices(model: Model, price: Callable[[Model], float]) -> Prices:
         else:
             fixed[kind] = 0.0
         assert count >= gone
+    if stream:
+        half = model.config.d_model // 4 * 2
+        less = whole - price(shrunk(model, {STREAM: torch.arange(half)}))
+        unit[STREAM] = max(0.0, less) / (model.config.d_model - half)
     return Prices(fixed=fixed, unit=unit)
+
+
+def stream_worth(scores: Tensor, grows: Callable[[Tensor], float]) -> Tensor:
+    """What the loss grows by with each channel that goes, the least first, by measurement.
+
+    `scores` say which go first; `grows` tells what the loss grows by with these channels alone.
+    """
+    count, order = len(scores), scores.argsort()
+    worth = torch.full((count,), torch.inf, dtype=torch.float64)
+    gone, lost, dearest = 0, 0.0, 0.0
+    for share in SHARES:
+        more = int(share * count) // FEWEST_CHANNELS * FEWEST_CHANNELS
+        if more <= gone:
+            continue
+        grown = max(lost, grows(order[more:].sort().values))
+        dearest = max(dearest, (grown - lost) / (more - gone))
+        # whoever is told to go later costs a trifle more, so that the order stays
+        trifle = 1e-12 * torch.arange(gone, more, dtype=torch.float64)
+        worth[order[gone:more]] = dearest + trifle
+        gone, lost = more, grown
+    return worth
 
 
 def size_price(model: Model) -> float:
@@ -81,7 +109,10 @@ def choose(
 ) -> Kept:
     """What stays, once at least `save` is saved; `blocks` are losses of whole blocks."""
     sizes = {path: units(block) for path, block in places(model)}
+    most = len(sizes) - FEWEST_BLOCKS
     kinds = {path: type(block).__name__ for path, block in places(model)}
+    if STREAM in worth:
+        sizes[STREAM], kinds[STREAM] = len(worth[STREAM]), STREAM
     left, gone, saved = dict(sizes), set[str](), 0.0
     orders = {path: scores.argsort(descending=True) for path, scores in worth.items()}
     while saved < save:
@@ -91,9 +122,9 @@ def choose(
             if path not in gone
             for part in parts(path, left[path], worth.get(path), blocks.get(path), known, kinds)
         ]
-        if len(gone) >= len(sizes) - FEWEST_BLOCKS:
+        if len(gone) >= most:
             options = [part for part in options if part.stays]
-        options = [part for part in options if part.saves > 0]
+        options = [part for part in options if part.saves > 0 and isfinite(part.loses)]
         if not options:
             break
         best = min(options, key=lambda part: part.loses / part.saves)

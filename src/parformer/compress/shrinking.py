@@ -1,8 +1,8 @@
 """How does a model physically become smaller: fewer heads, narrower middles, fewer blocks?
 
-What is left is an ordinary model of another pattern, such as `s[heads=3]f[inner=208]`, with nothing
-special to load or to export. Blocks inside of groups, and blocks that share their weights, stay as
-they are.
+What is left is an ordinary model of another pattern, such as `s[heads=3]f[inner=208]`, and perhaps
+of a narrower stream (`narrowing.py`), with nothing special to load or to export. Blocks inside of
+groups, and blocks that share their weights, stay as they are.
 
 >>> import torch, parformer as pf
 >>> model = pf.build(pf.preset("gpt2-pocket", pattern="sfsf"))
@@ -25,6 +25,7 @@ from parformer.blocks.attention import SelfAttention
 from parformer.blocks.base import Block
 from parformer.blocks.feed_forward import FeedForward
 from parformer.compress.coding import coded_maps
+from parformer.compress.narrowing import Axes, channel_changes, narrowed
 from parformer.errors import ConfigError
 from parformer.model import Model, build_from
 from parformer.pattern import BlockSpec, Pattern
@@ -32,7 +33,8 @@ from parformer.weights import named_tensors
 
 Kept = Mapping[str, Tensor | None]
 """By block, such as `blocks.3`: which inner channels or key-value heads stay; None for a block that
-goes altogether."""
+goes altogether. By `stream`: which of its channels stay."""
+STREAM = "stream"
 BIASES = ("content_bias", "position_bias")
 
 
@@ -42,7 +44,7 @@ def shrunk(model: Model, kept: Kept) -> Model:
         raise ConfigError("this model is quantized already; shrink first, then quantize")
     blocks = dict(places(model))
     for path in kept:
-        if path not in blocks:
+        if path not in (*blocks, STREAM):
             raise ConfigError(f"{path!r} cannot be shrunk; there are {', '.join(blocks)}")
     own = untied_biases(model, kept)
     tensors = {n: t.detach() for n, t in named_tensors(model).items()} | own
@@ -71,7 +73,9 @@ def shrunk(model: Model, kept: Kept) -> Model:
     changes["pattern"] = Pattern(specs[""], encoder)
     if own:
         changes["position_bias"] = "per-layer"
-    return build_from(config.replaced(**changes), dict(moved(tensors, renamed)))
+    made = build_from(config.replaced(**changes), dict(moved(tensors, renamed)))
+    channels = kept.get(STREAM)
+    return made if channels is None else narrowed(made, channels)
 
 
 def stacks(model: Model) -> Iterator[tuple[str, Pattern]]:
@@ -208,18 +212,25 @@ def written(block: Block) -> Tensor:
     return out.weight
 
 
-def importance(model: Model, losses: Iterable[Tensor]) -> dict[str, Tensor]:
+def importance(
+    model: Model, losses: Iterable[Tensor], axes: Axes | None = None
+) -> dict[str, Tensor]:
     """What the loss would change by without each unit, to first order, by block.
 
     A unit writes through its columns of the output matrix alone, so that without it the loss
-    changes by the sum of these weights times their gradients.
+    changes by the sum of these weights times their gradients. With `axes` the stream's channels
+    are told too, by all weights that lie along them.
     """
     found = {path: torch.zeros(units(block)) for path, block in places(model) if units(block)}
+    if axes is not None:
+        found[STREAM] = torch.zeros(model.config.d_model)
     count = 0
     for loss in losses:
         model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         count += 1
+        if axes is not None:
+            found[STREAM] += channel_changes(model, axes).abs()
         for path, block in places(model):
             if path in found:
                 weight = written(block)

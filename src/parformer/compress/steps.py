@@ -14,11 +14,18 @@ from torch import Tensor
 
 from parformer.blocks.coded import NARROW, WIDE
 from parformer.compress.bits import by_loss, by_size, sensitivity
-from parformer.compress.choosing import choose, prices, size_price
+from parformer.compress.choosing import (
+    FEWEST_CHANNELS,
+    choose,
+    prices,
+    size_price,
+    stream_worth,
+)
 from parformer.compress.coding import Reading, coded
+from parformer.compress.narrowing import along, obstacle
 from parformer.compress.receipt import Bench, clock
 from parformer.compress.replacing.step import replace_blocks
-from parformer.compress.shrinking import importance, places, shrunk
+from parformer.compress.shrinking import STREAM, Kept, importance, places, shrunk
 from parformer.compress.training import trained_on
 from parformer.compress.work import ATTEMPTS, TRIED, Work, wanted_share
 from parformer.costs import cost
@@ -150,13 +157,21 @@ def shrink(model: Model, work: Work) -> tuple[Model, str]:
     share = wanted_share(work, by_time)
     say = work.watch.preparing
     say("finding out what matters", 0.1)
-    worth = importance(model, losses(model, work.bench))
+    narrows = model.config.d_model >= 4 * FEWEST_CHANNELS and not obstacle(model)
+    worth = importance(model, losses(model, work.bench), along(model) if narrows else None)
     before = work.bench.train_loss(model, TRIED)
+
+    def grows(kept: Kept) -> float:
+        return work.bench.train_loss(shrunk(model, kept), TRIED) - before
+
     blocks = {}
     for number, (path, _) in enumerate(places(model)):
         say(f"trying without {path}", 0.2 + 0.5 * number / len(model.config.pattern))
-        blocks[path] = work.bench.train_loss(shrunk(model, {path: None}), TRIED) - before
-    known, aim = prices(model, price), share
+        blocks[path] = grows({path: None})
+    if narrows:
+        say("trying a narrower stream", 0.7)
+        worth[STREAM] = stream_worth(worth[STREAM], lambda stays: grows({STREAM: stays}))
+    known, aim = prices(model, price, stream=narrows), share
     made = model
     for _ in range(ATTEMPTS):
         made = shrunk(model, choose(model, worth, blocks, known, (1 - aim) * whole))
@@ -165,7 +180,9 @@ def shrink(model: Model, work: Work) -> tuple[Model, str]:
             break
         aim *= share / reached
     lost = cost(model.config).parameters - cost(made.config).parameters
-    return made, f"{made.config.pattern}: {lost:,} parameters fewer"
+    wide = made.config.d_model
+    width = f", {wide} channels wide" if wide < model.config.d_model else ""
+    return made, f"{made.config.pattern}{width}: {lost:,} parameters fewer"
 
 
 def losses(model: Model, bench: Bench) -> Iterator[Tensor]:
