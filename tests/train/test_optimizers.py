@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,35 @@ def test_orthogonal_brings_singular_values_near_one(shape: tuple[int, int]) -> N
     # Singular values below a hundredth of the norm would need more than five steps.
     assert near[values > 0.02 * values.norm()].min() > 0.5
     assert near.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (5, 40), (40, 5)])
+def test_a_stack_is_made_orthogonal_matrix_by_matrix(shape: tuple[int, int]) -> None:
+    stack = torch.randn((3, *shape), generator=torch.Generator().manual_seed(1))
+    stack *= torch.tensor([1e-3, 1.0, 50.0])[:, None, None]
+    for found, matrix in zip(orthogonal(stack), stack, strict=True):
+        torch.testing.assert_close(found, orthogonal(matrix), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [1, 30, 2**24])
+def test_muon_in_bf16_moves_as_in_fp32(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+    """All matrices of a shape at once, or as many as are allowed, each where it belongs."""
+    monkeypatch.setattr("parformer.train.rules.LARGEST_STACK", largest)
+    config = small_config("gpt2", pattern="(sf)x3")
+    models = [build(config, seed=1), build(config, seed=1)]
+    before = copy.deepcopy(models[0].state_dict())
+    settings = make_config("muon")
+    for model, precision in zip(models, ("fp32", "bf16"), strict=True):
+        optimizer = make_optimizer(model, replace(settings, precision=precision))
+        for step in range(3):
+            give_gradients(model, step)
+            optimizer.step()
+    for (name, found), wanted in zip(
+        models[1].named_parameters(), models[0].parameters(), strict=True
+    ):
+        moved, apart = (wanted - before[name]).norm(), (found - wanted).norm()
+        assert 0 < moved, name
+        assert apart <= 0.02 * moved, name
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -71,6 +71,7 @@ def named_optimizer(
                 lr=config.learning_rate,
                 momentum=config.momentum,
                 weight_decay=config.weight_decay,
+                half=config.precision == "bf16",
             )
 
 

@@ -34,6 +34,8 @@ NVLAMB_NORM = 1.0
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 NEWTON_SCHULZ_EPS = 1e-7
+LARGEST_STACK = 2**24
+"""Numbers in all matrices that are made orthogonal at once."""
 MUON_RMS = 0.2
 """About the size of an AdamW update's entries, so that one learning rate serves both."""
 
@@ -181,8 +183,10 @@ class Muon(Optimizer):
         lr: float,
         momentum: float,
         weight_decay: float,
+        half: bool = False,
     ) -> None:
-        self.adamw = adamw
+        """With `half`, as on a GPU, matrices become orthogonal in bf16, all of one shape at once."""
+        self.adamw, self.half = adamw, half
         first = {
             "params": matrices,
             "lr": lr,
@@ -195,39 +199,61 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         group, *rest = self.param_groups
-        for p in group["params"]:
-            if p.grad is not None:
-                self._move(p, p.grad, group)
+        matrices = [p for p in group["params"] if p.grad is not None]
+        half = self.half or any(p.is_cuda for p in matrices)
+        for some in of_one_shape(matrices) if half else [[p] for p in matrices]:
+            self._move(some, group, half)
         self.adamw.param_groups, self.adamw.state = rest, self.state
         self.adamw.step()
 
-    def _move(self, weight_oi: nn.Parameter, gradient_oi: Tensor, group: Group) -> None:
+    def _move(self, weights: list[nn.Parameter], group: Group, half: bool) -> None:
+        """Matrices of one shape, all at once."""
+        ahead = [whole(self._ahead(p, group)) for p in weights]
+        if half:
+            updates = orthogonal(torch.stack(ahead).bfloat16()).to(ahead[0].dtype).unbind()
+        else:
+            updates = tuple(orthogonal(matrix_oi) for matrix_oi in ahead)
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        size = MUON_RMS * math.sqrt(max(weights[0].shape))
+        for weight_oi, update_oi in zip(weights, updates, strict=True):
+            weight_oi.add_(share_out(update_oi, like=weight_oi), alpha=-group["lr"] * size)
+
+    def _ahead(self, weight_oi: nn.Parameter, group: Group) -> Tensor:
+        """The gradient, seen from where momentum will have brought it."""
+        assert weight_oi.grad is not None
         if not self.state[weight_oi]:
             self.state[weight_oi] = blank_state(group, weight_oi)
-        mean_oi = self.state[weight_oi]["momentum_buffer"]
-        mean_oi.lerp_(gradient_oi, 1 - group["momentum"])
-        ahead_oi = gradient_oi.lerp(mean_oi, group["momentum"])
-        update_oi = share_out(orthogonal(whole(ahead_oi)), like=weight_oi)
-        weight_oi.mul_(1 - group["lr"] * group["weight_decay"])
-        size = MUON_RMS * math.sqrt(max(weight_oi.shape))
-        weight_oi.add_(update_oi, alpha=-group["lr"] * size)
+        mean_oi: Tensor = self.state[weight_oi]["momentum_buffer"]
+        mean_oi.lerp_(weight_oi.grad, 1 - group["momentum"])
+        return weight_oi.grad.lerp(mean_oi, group["momentum"])
+
+
+def of_one_shape(matrices: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+    """Matrices of one shape together, as many as make a stack of a bearable size."""
+    by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(matrix.shape, []).append(matrix)
+    for shape, some in by_shape.items():
+        most = max(1, LARGEST_STACK // shape.numel())
+        yield from (some[first : first + most] for first in range(0, len(some), most))
 
 
 def orthogonal(matrix_oi: Tensor) -> Tensor:
-    """The matrix with all its singular values brought near 1, by Newton-Schulz iteration.
+    """The matrix, or each of a stack, with all its singular values brought near 1.
 
-    The polynomial is Muon's: steep at 0, so that five steps do, and not exact at 1.
+    Newton-Schulz iteration, with Muon's polynomial: steep at 0, so that five steps do, and not
+    exact at 1.
     """
-    if matrix_oi.shape[0] > matrix_oi.shape[1]:  # the smaller of the two squares is cheaper
-        return orthogonal(matrix_oi.T).T
+    if matrix_oi.shape[-2] > matrix_oi.shape[-1]:  # the smaller of the two squares is cheaper
+        return orthogonal(matrix_oi.mT).mT
     a, b, c = NEWTON_SCHULZ
-    # Without units for bf16, a CPU takes several times as long in it; a GPU gains as much.
-    x_oi = matrix_oi.bfloat16() if matrix_oi.is_cuda else matrix_oi
-    x_oi = x_oi / torch.linalg.vector_norm(x_oi).clamp(min=NEWTON_SCHULZ_EPS)
+    plus = torch.baddbmm if matrix_oi.ndim == 3 else torch.addmm
+    norm = torch.linalg.vector_norm(matrix_oi, dim=(-2, -1), keepdim=True)
+    x_oi = matrix_oi / norm.clamp(min=NEWTON_SCHULZ_EPS)
     for _ in range(NEWTON_SCHULZ_STEPS):
-        square_oo = x_oi @ x_oi.T
-        factor_oo = torch.addmm(square_oo, square_oo, square_oo, beta=b, alpha=c)
-        x_oi = torch.addmm(x_oi, factor_oo, x_oi, beta=a)
+        square_oo = x_oi @ x_oi.mT
+        factor_oo = plus(square_oo, square_oo, square_oo, beta=b, alpha=c)
+        x_oi = plus(x_oi, factor_oo, x_oi, beta=a)
     return x_oi
 
 
