@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,20 +119,59 @@ def test_threads_do_not_change_the_numbers(compiled: None) -> None:
 
 
 @needs_compiler
-def test_half_precision_is_rounded_but_once(compiled: None) -> None:
-    qkv = noise(2, 9, 36, dtype=torch.float32).bfloat16().requires_grad_()
-    sizes = (None, None, None, None, None, 3, 3, True, 9)
-    y = attention(qkv, *sizes)[0]
-    wide = qkv.detach().double().requires_grad_()
-    q, k, v = wide.view(2, 9, 3, 3, 4).permute(2, 0, 3, 1, 4)
-    exact = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    assert y.dtype == torch.bfloat16
-    torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=1e-6)
-    y.sum().backward()
-    exact.sum().backward()
-    assert qkv.grad is not None
-    assert qkv.grad.dtype == torch.bfloat16
-    torch.testing.assert_close(qkv.grad.double(), wide.grad, rtol=2**-7, atol=1e-6)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("time", "width"), [(9, 4), (70, 5), (64, 32), (131, 17)])
+def test_half_precision_errs_little_more_than_torchs(
+    compiled: None, time: int, width: int, dtype: torch.dtype
+) -> None:
+    qkv = noise(2, time, 9 * width, dtype=torch.float32).to(dtype)
+    weight = noise(2, time, 3 * width, dtype=torch.float32).to(dtype)
+
+    def ours(x: Tensor) -> Tensor:
+        y: Tensor = attention(x, None, None, None, None, None, 3, 3, True, time)[0]
+        return y
+
+    def torchs(x: Tensor) -> Tensor:
+        q, k, v = x.view(2, time, 3, 3, width).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+    def run(way: Callable[[Tensor], Tensor], kind: torch.dtype) -> tuple[Tensor, Tensor]:
+        x = qkv.to(kind).requires_grad_()
+        y = way(x)
+        assert y.dtype == kind
+        return y.detach().double(), torch.autograd.grad(y, x, weight.to(kind))[0].double()
+
+    exact, mine, theirs = run(torchs, torch.float64), run(ours, dtype), run(torchs, dtype)
+    for found, usual, wanted in zip(mine, theirs, exact, strict=True):
+        assert (found - wanted).norm() <= 1.5 * (usual - wanted).norm() + 1e-6
+
+
+@needs_compiler
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1), (64, 256, 32), (13, 37, 21), (8, 100, 3), (5, 16, 66)]
+)
+def test_products_in_bf16_are_exact_for_small_whole_numbers(
+    sizes: tuple[int, int, int], turned: tuple[int, int]
+) -> None:
+    """2 a b − c, into a part of wider rows; sums so small are exact in any order."""
+    m, n, k = sizes
+    library = native.library()
+    assert library is not None
+    generator = torch.Generator().manual_seed(3)
+    a, b, c = (
+        torch.randint(-9, 10, shape, generator=generator).float()
+        for shape in ((m, k), (k, n), (m, n + 7))
+    )
+    before = c.clone()
+    sides = [x.T.contiguous() if turn else x for x, turn in zip((a, b), turned, strict=True)]
+    places = [x.data_ptr() for x in (*sides, c)]
+    if not library.multiply_halves(
+        m, n, k, places[0], turned[0], places[1], turned[1], places[2], n + 7
+    ):
+        pytest.skip("this CPU has no products in bf16")
+    assert torch.equal(c[:, :n], 2 * a @ b - before[:, :n])
+    assert torch.equal(c[:, n:], before[:, n:])
 
 
 @needs_compiler

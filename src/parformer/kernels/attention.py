@@ -31,7 +31,7 @@ class Shape(ctypes.Structure):
         for name in (
             *("batch", "time", "keys", "heads", "groups", "width"),
             *("q_batch", "q_row", "kv_batch", "kv_row"),
-            *("causal", "limit", "threads"),
+            *("causal", "limit", "threads", "half"),
         )
     ]
 
@@ -149,7 +149,8 @@ def make_shape(
     keys, kv_columns = (time, columns) if kv_bnd is None else kv_bnd.shape[1:]
     threads = torch.get_num_threads()
     steps = (time * columns, columns, keys * kv_columns, kv_columns)
-    return Shape(batch, time, keys, heads, groups, width, *steps, causal, limit, threads)
+    half = q_btd.dtype == torch.bfloat16
+    return Shape(batch, time, keys, heads, groups, width, *steps, causal, limit, threads, half)
 
 
 def places(shape: Shape, q_btd: Tensor | None, kv_bnd: Tensor | None) -> tuple[int, int, int]:

@@ -13,6 +13,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "halves.h"
+
 namespace {
 
 // The multiplication that torch brings along, in Fortran's clothes: columns first.
@@ -62,23 +64,37 @@ inline float exponential(float x) {
   return p * power;
 }
 
-// Rows first: c (m × n) = alpha · a (m × k) bᵀ (n × k) + beta · c.
+// Rows first, by torch's multiplication in fp32, or in bf16 by one's own where `halves` is given.
 struct Multiply {
   Gemm gemm;
+  Halves *halves;
 
+  // c (m × n) = alpha · a (m × k) bᵀ (n × k) + beta · c.
   void outer(int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
              float beta, float *c, int ldc) const {
-    gemm("T", "N", &n, &m, &k, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    if (halves) {
+      halves->multiply(m, n, k, alpha, a, lda, false, b, ldb, true, beta, c, ldc);
+    } else {
+      gemm("T", "N", &n, &m, &k, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    }
   }
   // c (m × n) = alpha · a (m × k) b (k × n) + beta · c.
   void plain(int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
              float beta, float *c, int ldc) const {
-    gemm("N", "N", &n, &m, &k, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    if (halves) {
+      halves->multiply(m, n, k, alpha, a, lda, false, b, ldb, false, beta, c, ldc);
+    } else {
+      gemm("N", "N", &n, &m, &k, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    }
   }
   // c (m × n) = alpha · aᵀ (k × m) b (k × n) + beta · c.
   void inner(int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
              float beta, float *c, int ldc) const {
-    gemm("N", "T", &n, &m, &k, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    if (halves) {
+      halves->multiply(m, n, k, alpha, a, lda, true, b, ldb, false, beta, c, ldc);
+    } else {
+      gemm("N", "T", &n, &m, &k, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    }
   }
 };
 
@@ -92,7 +108,18 @@ struct Shape {
   int64_t q_batch, q_row, kv_batch, kv_row;  // steps from one text, one token to the next
   int64_t causal, limit;                     // limit: keys that a query sees at most
   int64_t threads;
+  int64_t half;  // whether products may round to bf16, as all that is given was rounded
 };
+
+// A product in bf16 by itself, for who wants to try it; whether there is such a thing here.
+int64_t multiply_halves(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_turned,
+                        const float *b, int64_t b_turned, float *c, int64_t ldc) {
+  if (Halves::possible) {
+    Halves().multiply(m, n, k, 2, a, a_turned ? m : k, a_turned, b, b_turned ? k : n, b_turned, -1,
+                      c, ldc);
+  }
+  return Halves::possible;
+}
 
 static const int64_t BLOCK = 64;  // queries at a time: their scores stay in the first caches
 
@@ -111,12 +138,13 @@ void attention_forward(Gemm gemm, const Shape *shape, const float *q, const floa
                        const float *v, const float *r, const float *content,
                        const float *position, const uint8_t *present, float *y, float *weights) {
   const Shape s = *shape;
-  const Multiply multiply{gemm};
   const int64_t width = s.width, repeats = s.heads / s.groups;
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
 #pragma omp parallel num_threads(s.threads)
   {
     const WithoutTinyNumbers quick;  // in the thread that computes
+    Halves halves;
+    const Multiply multiply{gemm, s.half && Halves::possible ? &halves : nullptr};
     std::vector<float> shifted(r ? BLOCK * s.keys : 0), biased(r ? 2 * BLOCK * width : 0);
 #pragma omp for collapse(2) schedule(static)
     for (int64_t b = 0; b < s.batch; ++b) {
@@ -189,12 +217,13 @@ void attention_backward(Gemm gemm, const Shape *shape, const float *q, const flo
                         const float *position, const float *weights, const float *dy, float *dq,
                         float *dk, float *dv, float *dr, float *d_content, float *d_position) {
   const Shape s = *shape;
-  const Multiply multiply{gemm};
   const int64_t width = s.width, repeats = s.heads / s.groups;
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
 #pragma omp parallel num_threads(s.threads)
   {
     const WithoutTinyNumbers quick;  // in the thread that computes
+    Halves halves;
+    const Multiply multiply{gemm, s.half && Halves::possible ? &halves : nullptr};
     std::vector<float> space(BLOCK * s.keys), shifted(r ? BLOCK * s.keys : 0);
     std::vector<float> biased(r ? 4 * BLOCK * width : 0);
 #pragma omp for collapse(2) schedule(static)

@@ -16,8 +16,9 @@ import torch
 from parformer.kernels.extension import Unavailable, load, typed
 
 SOURCE = Path(__file__).with_suffix(".cpp")
+PARTS = (Path(__file__).with_name("halves.h"),)
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""What the kernels take; they compute in fp32."""
+"""What the kernels take; they compute in fp32, but for products of what is bf16."""
 
 
 class Library:
@@ -27,6 +28,8 @@ class Library:
         self.gemm = gemm
         self.attention_forward = typed(library.attention_forward, 11)
         self.attention_backward = typed(library.attention_backward, 16)
+        self.multiply_halves = typed(library.multiply_halves, 9)
+        self.multiply_halves.restype = ctypes.c_int64  # type: ignore[attr-defined]
         self.gelu_forward = typed(library.gelu_forward, 7)
         self.gelu_backward = typed(library.gelu_backward, 8)
         self.cross_entropy_forward = typed(library.cross_entropy_forward, 8)
@@ -62,7 +65,7 @@ def build() -> Library:
     gemm = find_gemm()
     if gemm is None:
         raise Unavailable("this torch has no matrix multiplication to call")
-    return Library(load(SOURCE, seconds=2), gemm)
+    return Library(load(SOURCE, seconds=2, parts=PARTS), gemm)
 
 
 def find_gemm() -> int | None:

@@ -39,7 +39,7 @@ class Kernel:
 def kernels() -> Iterator[Kernel]:
     """Everything that is ever compiled."""
     headers = tuple(sorted(library.SOURCE.parent.glob("*.h")))
-    yield Kernel(native.SOURCE)
+    yield Kernel(native.SOURCE, parts=native.PARTS)
     yield Kernel(recurrence.SOURCE, recurrence.FLAGS)
     yield Kernel(convolution.SOURCE)
     yield Kernel(coded.SOURCE, library.FLAGS, headers)

@@ -185,7 +185,7 @@ class Muon(Optimizer):
         weight_decay: float,
         half: bool = False,
     ) -> None:
-        """With `half`, as on a GPU, matrices become orthogonal in bf16, all of one shape at once."""
+        """With `half`, as on a GPU, matrices of a shape become orthogonal at once, in bf16."""
         self.adamw, self.half = adamw, half
         first = {
             "params": matrices,
