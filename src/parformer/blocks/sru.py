@@ -3,7 +3,8 @@
 Gates decide, channel by channel, how much of a cell each token overwrites and how much of it
 shows (Lei et al. 2018). The highway inside is residual sum enough: there is no norm around the
 block. Here the product is the narrow one of SRU++ (Lei 2021), through a projection; as
-`r[full]` it is the wide one of the original.
+`r[full]` it is the wide one of the original. In an encoder `r[both]` lets half of the channels
+read from the end on.
 """
 
 # b batch, t time, d width, p width of the projection,
@@ -39,6 +40,8 @@ from parformer.pattern import BlockSpec
 
 RESET_BIAS = -2.0
 """At first little of the cell shows, so that a deep stack begins near the identity."""
+KEEPS = 1e4
+"""What makes a forget gate keep its cell to the last bit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,26 +60,45 @@ class Recurrent(Block):
 
     state_needs_run = True
 
-    def __init__(self, config: StackConfig, inside: int) -> None:
+    def __init__(self, config: StackConfig, inside: int, options: Options) -> None:
         nn.Module.__init__(self)
-        refuse_both_sides(config)
+        check_sides(config, options)
         width = config.d_model
+        self.both = "both" in options
         self.dropout = self.inner_dropout = config.dropout
         self.gate_weight = nn.Parameter(torch.empty(2 * width))
         self.gate_bias = nn.Parameter(torch.empty(2 * width))
         self.out = Linear(inside, 3 * width, bias=False)
 
     def recur(
-        self, x_btd: Tensor, inside_btp: Tensor, cell_bd: Tensor | None
+        self,
+        x_btd: Tensor,
+        inside_btp: Tensor,
+        cell_bd: Tensor | None,
+        present_bt: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The stream after the recurrence, and the cell to go on from."""
+        """The stream after the recurrence, and the cell to go on from.
+
+        `present_bt` says where there are tokens, for what reads from the end on.
+        """
         u_btkd = torch.unflatten(self.out(inside_btp), -1, (3, -1))
         mask_bd = None
         if self.training and self.dropout:
             # the same channels for a whole text: they show nothing of their cells
             mask_bd = F.dropout(torch.ones_like(x_btd[:, 0]), self.dropout)
         weight_gd, bias_gd = self.gate_weight.view(2, -1), self.gate_bias.view(2, -1)
+        if self.both:
+            if present_bt is not None:  # what is no token leaves the cell as it is
+                there_bt1 = present_bt[..., None]
+                candidate, forget, reset = u_btkd.unbind(2)
+                kept = forget.masked_fill(~there_bt1, KEEPS)
+                u_btkd = torch.stack((candidate, kept, reset), dim=2)
+            u_btkd, x_btd = half_turned(u_btkd), half_turned(x_btd)
         y_btd, last_bd = recurrence(u_btkd, x_btd, weight_gd, bias_gd, cell_bd, mask_bd=mask_bd)
+        if self.both:
+            y_btd = half_turned(y_btd)
+            if present_bt is not None:
+                y_btd = y_btd * present_bt[..., None]
         return y_btd, last_bd.detach()
 
     def draw(self, generator: torch.Generator) -> set[nn.Parameter]:
@@ -92,16 +114,22 @@ class Recurrent(Block):
         return {p for name, p in self.named_parameters() if "norm" not in name}
 
 
+def half_turned(x: Tensor) -> Tensor:
+    """The second half of the channels from the end of time (dimension 1) to its beginning."""
+    onward, back = x.chunk(2, dim=-1)
+    return torch.cat((onward, back.flip(1)), dim=-1)
+
+
 @block("r")
 class SRU(Recurrent):
     """Every token mixes itself into a cell, which goes on to the next token."""
 
-    options = {"width": int, "norm": str, "full": bool}  # noqa: RUF012
+    options = {"width": int, "norm": str, "full": bool, "both": bool}  # noqa: RUF012
     training_state = CellMemory
 
     def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         inside, norm = projection(config, spec.options)
-        super().__init__(config, inside or config.d_model)
+        super().__init__(config, inside or config.d_model, spec.options)
         self.project = Linear(config.d_model, inside, bias=False) if inside else None
         self.inner_norm = make_norm(config, inside) if norm else None
 
@@ -116,7 +144,8 @@ class SRU(Recurrent):
                 inside_btp = self.inner_norm(inside_btp)
             if self.training and self.inner_dropout:
                 inside_btp = F.dropout(inside_btp, self.inner_dropout)
-        y_btd, last_bd = self.recur(x_btd, inside_btp, None if state is None else state.cell_bd)
+        cell_bd = None if state is None else state.cell_bd
+        y_btd, last_bd = self.recur(x_btd, inside_btp, cell_bd, context.padding)
         return y_btd, CellMemory(last_bd)
 
     def draw(self, generator: torch.Generator) -> set[nn.Parameter]:
@@ -134,7 +163,7 @@ class SRU(Recurrent):
     def cost(cls, config: StackConfig, spec: BlockSpec, shape: Shape) -> Cost:
         inside, norm = projection(config, spec.options)
         tokens, d = shape.batch * shape.tgt_len, config.d_model
-        price = recurrence_cost(config, inside or d, shape)
+        price = recurrence_cost(config, inside or d, spec.options, shape)
         if inside:
             price += linear_cost(d, inside, tokens, bias=False)
         return price + Cost(norm_parameters(config, inside) if norm else 0)
@@ -167,16 +196,26 @@ def norm_place(letter: str, options: Options, known: tuple[str, ...]) -> str:
     return place
 
 
-def recurrence_cost(config: StackConfig, inside: int, shape: Shape) -> Cost:
+def recurrence_cost(config: StackConfig, inside: int, options: Options, shape: Shape) -> Cost:
     """The product that feeds the gates, the gates' own vectors, and the cell that is kept."""
-    refuse_both_sides(config)
+    check_sides(config, options)
     d = config.d_model
     product = linear_cost(inside, 3 * d, shape.batch * shape.tgt_len, bias=False)
     return product + Cost(4 * d, state_bytes=BYTES * d * shape.batch)
 
 
-def refuse_both_sides(config: StackConfig) -> None:
-    """Only an encoder may see both sides: its attention does, and its recurrence reads onward."""
+def check_sides(config: StackConfig, options: Options) -> None:
+    """Only an encoder sees both sides: its attention does, and a recurrence that is to."""
+    if "both" in options and not config.encodes:
+        raise ConfigError(
+            f"both in [{options}] reads from the end on, which only the encoder of encoder | "
+            "decoder may; leave it out"
+        )
+    if "both" in options and config.d_model % 2:
+        raise ConfigError(
+            f"both in [{options}] gives each direction half of d_model, got {config.d_model}; "
+            f"try {config.d_model + 1}"
+        )
     if not config.causal and not config.encodes:
         raise ConfigError(
             f"a recurrence (r or a) reads from the past on, but this model (family "

@@ -95,12 +95,19 @@ class AttentiveKeys(BlockState):
 class SRUAttention(Recurrent):
     """A token asks the past before it mixes into the cell."""
 
-    options = {"heads": int, "width": int, "norm": str, "qkv": bool, "source": bool}  # noqa: RUF012
+    options = {  # noqa: RUF012
+        "heads": int,
+        "width": int,
+        "norm": str,
+        "qkv": bool,
+        "source": bool,
+        "both": bool,
+    }
     training_state = AttentiveMemory
 
     def __init__(self, config: StackConfig, spec: BlockSpec) -> None:
         inside, heads, place = attention_sizes(config, spec.options)
-        super().__init__(config, inside)
+        super().__init__(config, inside, spec.options)
         self.heads, self.place = heads, place
         self.causal, self.reads_source = config.causal, "source" in spec.options
         self.width, self.stream = inside // heads, config.d_model
@@ -178,7 +185,8 @@ class SRUAttention(Recurrent):
                 q_bhtk, k_bhnk, v_bhnk, attn_mask=mask, dropout_p=dropout
             )
         cell_bd = state.cell_bd if isinstance(state, AttentiveMemory | AttentiveKeys) else None
-        y_btd, last_bd = self._after(x_btd, z_btp, seen_bhtk.transpose(1, 2).flatten(2), cell_bd)
+        seen_btp = seen_bhtk.transpose(1, 2).flatten(2)
+        y_btd, last_bd = self._after(x_btd, z_btp, seen_btp, cell_bd, context.padding)
         if kept is None:
             return y_btd, AttentiveMemory(last_bd) if self.causal else None
         return y_btd, AttentiveKeys(last_bd, kept, None if read is None else read.detached())
@@ -233,7 +241,12 @@ class SRUAttention(Recurrent):
         return read_btp if self.query is None else self.query(read_btp)
 
     def _after(
-        self, x_btd: Tensor, z_btp: Tensor, seen_btp: Tensor, cell_bd: Tensor | None
+        self,
+        x_btd: Tensor,
+        z_btp: Tensor,
+        seen_btp: Tensor,
+        cell_bd: Tensor | None,
+        present_bt: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """What attention saw joins the projection, and the recurrence takes both."""
         inside_btp = z_btp + self.alpha * seen_btp
@@ -241,7 +254,7 @@ class SRUAttention(Recurrent):
             inside_btp = self.inner_norm(inside_btp)
         if self.training and self.inner_dropout:
             inside_btp = F.dropout(inside_btp, self.inner_dropout)
-        return self.recur(x_btd, inside_btp, cell_bd)
+        return self.recur(x_btd, inside_btp, cell_bd, present_bt)
 
     def _heads(self, x_bnp: Tensor) -> Tensor:
         return x_bnp.view(*x_bnp.shape[:2], -1, self.width).transpose(1, 2)
@@ -297,7 +310,7 @@ class SRUAttention(Recurrent):
         cached += linear_cost(inside, 2 * inside, batch * time, bias=False)
         products = 2 * 2 * batch * time * keys * inside
         row = BYTES * 2 * inside
-        price = recurrence_cost(config, inside, shape)
+        price = recurrence_cost(config, inside, spec.options, shape)
         if "qkv" in spec.options:
             price += linear_cost(inside, inside, batch * time, bias=False)
         if "source" in spec.options:

@@ -48,17 +48,19 @@ class VectorTranslator(nn.Module):
 
 def from_srupp_translation(weights: Mapping[str, Tensor], config: Foreign) -> VectorTranslator:
     """Two `SRUpp` of the package sru, encoder and decoder, of vectors (batch, time, embedding)."""
-    if config.get("bidirectional_encoder"):
-        raise ConfigError("bidirectional_encoder=true is not supported; it must read onward alone")
     if not config.get("project_input_first", True):
         raise ConfigError("project_input_first=false is not supported")
     heads, every = config.get("heads", 1), whole(config, "attention_every")
     after = "post" if config.get("post_layer_norm", True) else "pre"
+    both = bool(config.get("bidirectional_encoder"))
     sides = {}
-    for side, more in (("encoder", ""), ("decoder", ",source")):
+    for side, more, plain in (
+        ("encoder", ",both" if both else "", "r[both]" if both else "r"),
+        ("decoder", ",source", "r"),
+    ):
         attend = f"a[heads={heads},norm={after}{more}]"
         count = whole(config, f"{side}_layers")
-        sides[side] = "".join("r" if (i + 1) % every else attend for i in range(count))
+        sides[side] = "".join(plain if (i + 1) % every else attend for i in range(count))
     ours = ModelConfig(
         family="sru",
         pattern=f"{sides['encoder']} | {sides['decoder']}",  # type: ignore[arg-type]
