@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -20,8 +21,11 @@ from parformer.compress.replacing.result import Replacement
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import ORIGINAL, CompressResult, Stair
 from parformer.compress.steps import STEPS, finite
+from parformer.compress.vocabulary import refuse
 from parformer.compress.work import Work
+from parformer.data.fewer import fewer
 from parformer.data.foreign import read_folder_tokenizer
+from parformer.data.tokenizers import Tokenizer, load_tokenizer
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, ParformerError
 from parformer.evaluate.request import find_tokens
@@ -57,6 +61,10 @@ class Standing:
     models: dict[str, Model]
     folders: dict[str, Path]
     stairs: list[Stair]
+    bench: Bench
+    """With the text in the tokens of the model at the foot."""
+    teacher: Path
+    """The folder of the original, with the tokens of the model at the foot."""
 
     @property
     def foot(self) -> str:
@@ -80,7 +88,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
     prepared = texts_of(request, opened, watch)
     recipe = recipe_of(opened, model, prepared, request.corpus)
     bench = Bench(recipe, prepared, request.tokens, request.rounds, request.threads)
-    refuse_early(request, model)
+    refuse_early(request, model, prepared)
     make_folder(path)
     if (path / METRICS).exists():
         raise ConfigError(f"{str(path)!r} holds a training; choose another --run")
@@ -90,29 +98,36 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         standing = begin(model, opened, bench, watch)
         first = standing.stairs[0].figures
         steps = request.steps or planned(request.targets)
+
+        def read(tokenizer: Tokenizer) -> Prepared:
+            return texts_of(request, replace(opened, tokenizer=tokenizer), watch)
+
         taught = sum(name in ("distil", "replace") for name in steps)
         trainings = max(1, taught + (0 < request.bits <= 4))
         for number, name in enumerate(steps, start=1):
             work = Work(
                 request=request,
                 targets=request.targets,
-                bench=bench,
+                bench=standing.bench,
                 size=first.size,
                 latency=first.token,
-                original=opened.folder,
+                original=standing.teacher,
                 folder=path / "steps" / f"{number}-{name}",
                 seconds=(request.time or TRAINING_SECONDS) / trainings,
                 watch=watch,
             )
-            take(name, work, standing)
-        prompt = write_samples(standing, bench, request.seed)
+            take(name, work, standing, read)
+        prompt = write_samples(standing, request.seed)
         result = finish(request, bench, standing, prompt, time.monotonic() - began)
-        keep(path, result, standing, recipe, prepared)
+        keep(path, result, standing)
     return replace(result, run=path)
 
 
-def refuse_early(request: CompressRequest, model: Model) -> None:
-    """Find blocks that cannot be replaced before anything is written."""
+def refuse_early(request: CompressRequest, model: Model, prepared: Prepared) -> None:
+    """Find blocks that cannot be replaced, and words that have to stay, before anything else."""
+    if request.steps[:1] == ("vocabulary",):
+        refuse(model)
+        fewer(prepared.tokenizer, range(prepared.tokenizer.size))
     if request.steps[:1] == ("replace",):
         candidates(model, find_places(model, request.replacements), request.seed)
 
@@ -165,10 +180,11 @@ def begin(model: Model, opened: Opened, bench: Bench, watch: Watch) -> Standing:
     size = bytes_of(opened.folder)
     figures = weigh({ORIGINAL: model}, {ORIGINAL: size}, bench, watch.preparing)[ORIGINAL]
     stair = Stair(name=ORIGINAL, done="as it was trained", figures=figures)
-    return Standing({ORIGINAL: model}, {ORIGINAL: opened.folder}, [stair])
+    folder = opened.folder
+    return Standing({ORIGINAL: model}, {ORIGINAL: folder}, [stair], bench, folder)
 
 
-def take(name: str, work: Work, standing: Standing) -> None:
+def take(name: str, work: Work, standing: Standing, read: Callable[[Tokenizer], Prepared]) -> None:
     """One step: done or found done, measured beside all others, and judged."""
     before = standing.foot
     began = time.monotonic()
@@ -182,7 +198,10 @@ def take(name: str, work: Work, standing: Standing) -> None:
     models = {**standing.models, name: made}
     folders = {**standing.folders, name: work.folder / MODEL}
     sizes = {one: bytes_of(folder) for one, folder in folders.items()}
-    figures = weigh(models, sizes, work.bench, work.watch.preparing)
+    bench = work.bench
+    if made.config.vocab_size != bench.recipe.model.vocab_size:
+        bench = bench.in_tokens(read(tokenizer_of(work)), made.config)
+    figures = weigh(models, sizes, bench, work.watch.preparing)
     stairs = [replace(stair, figures=figures[stair.name]) for stair in standing.stairs]
     why = objection(figures[name], figures[before], figures[ORIGINAL], work.targets)
     seconds = time.monotonic() - began
@@ -191,6 +210,10 @@ def take(name: str, work: Work, standing: Standing) -> None:
     stairs.append(replace(stair, seconds=seconds, replacement=found))
     if why:
         work.watch.notice(f"{name} is left out: {why}")
+        bench = replace(work.bench, others=(*work.bench.others, bench))
+    elif bench is not work.bench:  # it is the first step, so this is the original in other tokens
+        standing.teacher = work.folder / MODEL
+    standing.bench = bench
     standing.models, standing.folders, standing.stairs = models, folders, stairs
 
 
@@ -224,10 +247,14 @@ def done_before(folder: Path, source: Path, request: CompressRequest) -> tuple[M
 
 
 def write_step(folder: Path, model: Model, told: str, source: Path, work: Work) -> None:
-    tokenizer = work.bench.prepared.tokenizer.to_json()
-    model.save(folder / MODEL, tokenizer, sparse=True)
+    model.save(folder / MODEL, tokenizer_of(work).to_json(), sparse=True)
     note = {"done": told, "source": identity(source), "asked": wishes(work.request)}
     replace_file(folder / NOTE, json.dumps(note) + "\n")
+
+
+def tokenizer_of(work: Work) -> Tokenizer:
+    """What a step's model reads with: what the step has left behind, or what was there before."""
+    return load_tokenizer(work.folder) or work.bench.prepared.tokenizer
 
 
 def identity(folder: Path) -> str:
@@ -241,14 +268,16 @@ def wishes(request: CompressRequest) -> str:
     return repr(replace(asked, run=None, local="", command=""))
 
 
-def write_samples(standing: Standing, bench: Bench, seed: int) -> str:
+def write_samples(standing: Standing, seed: int) -> str:
     """Let every model write on after the same words of validation text, where they write."""
+    bench = standing.bench
     if not bench.reads_on:
         return ""
-    tokenizer = bench.prepared.tokenizer
-    prompt = tokenizer.decode(bench.prepared.splits["valid"].tokens[:PROMPT].tolist())
+    first = bench.of(standing.models[ORIGINAL]).prepared
+    prompt = first.tokenizer.decode(first.splits["valid"].tokens[:PROMPT].tolist())
     for number, stair in enumerate(standing.stairs):
         model = standing.models[stair.name]
+        tokenizer = bench.of(model).prepared.tokenizer
         text = generate_text(model, tokenizer, [prompt], WRITTEN, sampling=SOBER, seed=seed)[0]
         standing.stairs[number] = replace(stair, sample=text)
     return prompt
@@ -283,12 +312,12 @@ def finish(
     )
 
 
-def keep(
-    path: Path, result: CompressResult, standing: Standing, recipe: Recipe, prepared: Prepared
-) -> None:
+def keep(path: Path, result: CompressResult, standing: Standing) -> None:
     """The run folder: the model at the foot, its recipe, the receipts and their page."""
     model = standing.models[standing.foot]
-    start_run(path, replace(recipe, model=model.config), prepared.tokenizer)
-    model.save(path / MODEL, prepared.tokenizer.to_json(), sparse=True)
+    bench = standing.bench.of(model)
+    tokenizer = bench.prepared.tokenizer
+    start_run(path, replace(bench.recipe, model=model.config), tokenizer)
+    model.save(path / MODEL, tokenizer.to_json(), sparse=True)
     result.save(path)
     replace_file(path / REPORT, compressed_page(result))

@@ -100,6 +100,26 @@ class Bench:
     """Of validation text that is read to judge a model."""
     rounds: int = 12
     threads: int | None = None
+    others: tuple[Bench, ...] = ()
+    """The same text in other tokens, for models of other vocabularies."""
+    longer: float = 1.0
+    """Tokens of the text for each that the original reads, so that losses of both compare."""
+
+    def of(self, model: Model) -> Bench:
+        """The bench whose text is in a model's own tokens."""
+        size = model.config.vocab_size
+        fitting = (one for one in (self, *self.others) if one.recipe.model.vocab_size == size)
+        return next(fitting, self)
+
+    def in_tokens(self, prepared: Prepared, config: ModelConfig) -> Bench:
+        """The same for a model that reads the text in other tokens."""
+        both = [one.splits["valid"].tokens for one in (prepared, self.prepared)]
+        longer = self.longer * len(both[0]) / len(both[1]) if self.reads_on else 1.0
+        recipe = replace(self.recipe, model=config)
+        alone = replace(self, others=())
+        return replace(
+            self, prepared=prepared, recipe=recipe, others=(*self.others, alone), longer=longer
+        )
 
     def loss(self, model: Model) -> float:
         """On validation text."""
@@ -115,11 +135,11 @@ class Bench:
         """Mean losses of stretches of validation text."""
         if not self.reads_on:
             return np.array([self._score(model)])
-        return stretch_losses(model, self.valid)
+        return self.longer * stretch_losses(model, self.valid)
 
     @property
     def valid(self) -> NDArray[Any]:
-        return sample(self.prepared.splits["valid"].tokens, self.tokens)
+        return sample(self.prepared.splits["valid"].tokens, round(self.longer * self.tokens))
 
     def train_loss(self, model: Model, tokens: int) -> float:
         """On some of the training text, by which steps are chosen that validation text judges."""
@@ -143,7 +163,7 @@ def weigh(
     stretches = {}
     for number, (name, model) in enumerate(models.items()):
         say(f"reading validation text with {name}", 0.5 * number / len(models))
-        stretches[name] = bench.stretches(model)
+        stretches[name] = bench.of(model).stretches(model)
     token, _ = clock(models, bench, 1, lambda share: say("timing, in turns", 0.5 + share / 4))
     piece, memory = clock(
         models, bench, PIECE, lambda share: say("timing, in turns", 0.75 + share / 4)
@@ -157,7 +177,7 @@ def weigh(
             token=token[name].median,
             piece=piece[name].median,
             loss=float(stretches[name].mean()),
-            recalled=bench.recalled(model),
+            recalled=bench.of(model).recalled(model),
         )
         if name != first:
             figures = replace(
@@ -193,6 +213,11 @@ def clock(
         progress=progress,
     )
     return found, memory
+
+
+def token_seconds(bench: Bench, model: Model) -> float:
+    """Seconds of a step of one token, of one model by itself."""
+    return clock({"it": model}, bench, 1, lambda _: None)[0]["it"].median
 
 
 def step_of(model: Model, time: int) -> Reader | Callable[[], object]:
@@ -252,11 +277,17 @@ def timed(found: Comparison, name: str, first: str) -> Change:
 
 
 def lost(after: NDArray[np.float64], before: NDArray[np.float64]) -> Change | None:
-    """How much a loss changed over the same stretches; None where there is one stretch alone."""
-    if len(after) < 2:
+    """How much a loss changed over the same stretches; None where there is one stretch alone.
+
+    Other tokens may make other stretches of the text; then they are no pairs.
+    """
+    if min(len(after), len(before)) < 2:
         return None
-    difference = after - before
-    wide = 1.96 * difference.std(ddof=1) / len(difference) ** 0.5 / before.mean()
+    if len(after) == len(before):
+        error = (after - before).std(ddof=1) / len(after) ** 0.5
+    else:
+        error = sum(one.var(ddof=1) / len(one) for one in (after, before)) ** 0.5
+    wide = 1.96 * error / before.mean()
     ratio = float(after.mean() / before.mean())
     low, high = ratio - float(wide), ratio + float(wide)
     verdict: Verdict = "less" if high < 1 else "more" if low > 1 else "tie"

@@ -11,7 +11,7 @@ from parformer.errors import ConfigError
 from parformer.fields import check_names, need_at_least
 from parformer.search.limits import Limit, read_limit
 
-STEPS = ("replace", "shrink", "distil", "prune", "quantize")
+STEPS = ("vocabulary", "replace", "shrink", "distil", "prune", "quantize")
 """What can be done to a model, in the order in which it is usually done."""
 LIMITED = ("size", "latency")
 USUALLY = ("s=r,f,i",)
@@ -75,6 +75,11 @@ class CompressRequest:
         need_at_least("updates", self.updates, 0)
         if self.time is not None and self.updates:
             raise ConfigError(f"both time {self.time:g} s and updates {self.updates}; give one")
+        if "vocabulary" in self.steps[1:]:
+            raise ConfigError(
+                f"by {self.by!r}: the vocabulary goes first, since later steps learn from a model "
+                "with the same words; say --by vocabulary,…"
+            )
         self.targets  # noqa: B018 - what cannot be read is refused at once
         self.replacements  # noqa: B018
 
@@ -86,7 +91,8 @@ class CompressRequest:
             return named
         if not named and self.targets.size is not None:
             named = ("quantize",)
-        return ("replace", *named)
+        first = 1 if named[:1] == ("vocabulary",) else 0
+        return (*named[:first], "replace", *named[first:])
 
     @property
     def replacements(self) -> Wanted:

@@ -23,10 +23,11 @@ from parformer.compress.choosing import (
 )
 from parformer.compress.coding import Reading, coded
 from parformer.compress.narrowing import along, obstacle
-from parformer.compress.receipt import Bench, clock
+from parformer.compress.receipt import Bench, token_seconds
 from parformer.compress.replacing.step import replace_blocks
 from parformer.compress.shrinking import STREAM, Kept, importance, places, shrunk
 from parformer.compress.training import trained_on
+from parformer.compress.vocabulary import cut_vocabulary
 from parformer.compress.work import ATTEMPTS, TRIED, Work, wanted_share
 from parformer.costs import cost
 from parformer.errors import ConfigError
@@ -193,12 +194,8 @@ def losses(model: Model, bench: Bench) -> Iterator[Tensor]:
         yield task.loss(model, batches.at(number), None).total
 
 
-def token_seconds(bench: Bench, model: Model) -> float:
-    """Seconds of a step of one token, of one model by itself."""
-    return clock({"it": model}, bench, 1, lambda _: None)[0]["it"].median
-
-
 STEPS: dict[str, Step] = {
+    "vocabulary": cut_vocabulary,
     "replace": replace_blocks,
     "shrink": shrink,
     "distil": distil,
