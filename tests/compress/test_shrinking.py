@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import parformer as pf
+from parformer.compress.choosing import Prices, choose
 from parformer.compress.coding import coded
 from parformer.compress.shrinking import importance, magnitude, places, shrunk, units, wide
 from parformer.costs import cost
@@ -95,6 +96,15 @@ def test_a_translators_both_sides_can_shrink() -> None:
         atol=2e-4,
         rtol=1e-4,
     )
+
+
+def test_no_stack_of_a_translator_loses_all_its_blocks() -> None:
+    model = alive("transformer-pocket-translation", pattern="sfs | scf")
+    kinds = {type(block).__name__ for _, block in places(model)}
+    known = Prices(fixed=dict.fromkeys(kinds, 1.0), unit=dict.fromkeys(kinds, 0.0))
+    losses = {path: 0.1 if path.startswith("encoder") else 0.2 for path, _ in places(model)}
+    small = shrunk(model, choose(model, {}, losses, known, save=100))
+    assert [len(p) for p in (small.config.pattern.encoder, small.config.pattern)] == [2, 2]
 
 
 def test_shared_biases_become_every_blocks_own() -> None:

@@ -16,6 +16,7 @@ EXAMPLES = """\
   parformer compress first --limit size=1MB                  four bits where they cost least
   parformer compress first --by quantize --bits 4            four bits for all
   parformer compress first --limit latency=0.7x --limit loss=+2% --time 10m
+  parformer compress first --corpus notes.txt --by vocabulary,quantize   fewer words
   parformer compress first --replace s=r,f,i --limit latency=0.7x   which attention can go"""
 
 FLAGS = {

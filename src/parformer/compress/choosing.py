@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from parformer.blocks.base import Block
-from parformer.compress.shrinking import STREAM, Kept, places, shrunk, units
+from parformer.compress.shrinking import STREAM, Kept, places, shrunk, stacks, units
 from parformer.model import Model
 from parformer.weights import named_tensors
 
 FEWEST_CHANNELS = 16
 """Inner channels that go or stay together, and that every middle keeps."""
 FEWEST_BLOCKS = 2
-"""Blocks that stay, whatever the limit."""
+"""Blocks of a stack that stay, whatever the limit."""
 SHARES = (1 / 8, 1 / 4, 1 / 2)
 """Of the stream's channels, without which the loss is measured; no more of them go."""
 
@@ -61,8 +61,9 @@ def prices(model: Model, price: Callable[[Model], float], *, stream: bool = Fals
         }
         gone = sum(-(-units(block) // 2) for path, block in listed if path in halves)
         unit[kind] = max(0.0, whole - price(shrunk(model, halves))) / gone if gone else 0.0
-        if len(model.config.pattern) > FEWEST_BLOCKS and len(listed) > 1:
-            without = price(shrunk(model, {listed[-1][0]: None}))
+        path = listed[-1][0]
+        if blocks_in(model)[root_of(path)] > FEWEST_BLOCKS and len(listed) > 1:
+            without = price(shrunk(model, {path: None}))
             fixed[kind] = max(0.0, whole - without - unit[kind] * units(listed[-1][1]))
         else:
             fixed[kind] = 0.0
@@ -95,6 +96,20 @@ def stream_worth(scores: Tensor, grows: Callable[[Tensor], float]) -> Tensor:
     return worth
 
 
+def blocks_in(model: Model) -> dict[str, int]:
+    """How many blocks a stack has, by what stands before their names."""
+    return {root: len(pattern) for root, pattern in stacks(model)}
+
+
+def root_of(path: str) -> str:
+    """Which stack a block belongs to.
+
+    >>> root_of("encoder.blocks.3"), root_of("blocks.3")
+    ('encoder.', '')
+    """
+    return path[: path.index("blocks.")]
+
+
 def size_price(model: Model) -> float:
     """Bytes of a model's weights."""
     return float(sum(t.numel() * t.element_size() for t in named_tensors(model).values()))
@@ -109,7 +124,7 @@ def choose(
 ) -> Kept:
     """What stays, once at least `save` is saved; `blocks` are losses of whole blocks."""
     sizes = {path: units(block) for path, block in places(model)}
-    most = len(sizes) - FEWEST_BLOCKS
+    left_in = blocks_in(model)
     kinds = {path: type(block).__name__ for path, block in places(model)}
     if STREAM in worth:
         sizes[STREAM], kinds[STREAM] = len(worth[STREAM]), STREAM
@@ -122,9 +137,13 @@ def choose(
             if path not in gone
             for part in parts(path, left[path], worth.get(path), blocks.get(path), known, kinds)
         ]
-        if len(gone) >= most:
-            options = [part for part in options if part.stays]
-        options = [part for part in options if part.saves > 0 and isfinite(part.loses)]
+        options = [
+            part
+            for part in options
+            if part.saves > 0
+            and isfinite(part.loses)
+            and (part.stays or left_in[root_of(part.path)] > FEWEST_BLOCKS)
+        ]
         if not options:
             break
         best = min(options, key=lambda part: part.loses / part.saves)
@@ -133,6 +152,7 @@ def choose(
             left[best.path] = best.stays
         else:
             gone.add(best.path)
+            left_in[root_of(best.path)] -= 1
     kept: dict[str, Tensor | None] = dict.fromkeys(gone)
     for path, order in orders.items():
         if path not in gone and left[path] < sizes[path]:

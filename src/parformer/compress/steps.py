@@ -15,9 +15,12 @@ from torch import Tensor
 from parformer.blocks.coded import NARROW, WIDE
 from parformer.compress.bits import by_loss, by_size, sensitivity
 from parformer.compress.choosing import (
+    FEWEST_BLOCKS,
     FEWEST_CHANNELS,
+    blocks_in,
     choose,
     prices,
+    root_of,
     size_price,
     stream_worth,
 )
@@ -166,9 +169,11 @@ def shrink(model: Model, work: Work) -> tuple[Model, str]:
         return work.bench.train_loss(shrunk(model, kept), TRIED) - before
 
     blocks = {}
+    count = blocks_in(model)
     for number, (path, _) in enumerate(places(model)):
-        say(f"trying without {path}", 0.2 + 0.5 * number / len(model.config.pattern))
-        blocks[path] = grows({path: None})
+        say(f"trying without {path}", 0.2 + 0.5 * number / sum(count.values()))
+        if count[root_of(path)] > FEWEST_BLOCKS:
+            blocks[path] = grows({path: None})
     if narrows:
         say("trying a narrower stream", 0.7)
         worth[STREAM] = stream_worth(worth[STREAM], lambda stays: grows({STREAM: stays}))
