@@ -272,7 +272,7 @@ def test_rows_with_gaps_are_left_out_and_counted(table: Path, tmp_path: Path, ca
 
 def test_a_missing_table_takes_one_line(tmp_path: Path, capsys: Any) -> None:
     assert "cannot read" in refused(capsys, tmp_path / "none.csv")
-    assert "cannot read" in refused(capsys, tmp_path)
+    assert "has no tables of translators such as ja-en.hyps" in refused(capsys, tmp_path)
     status, _, err = do(capsys)
     assert status == 2
     assert "TABLE" in err

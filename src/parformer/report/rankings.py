@@ -71,6 +71,20 @@ def summary(experiment: str, rankings: Mapping[str, Ranking]) -> Table:
     return table
 
 
+def side_by_side(found: Mapping[str, Rankings]) -> Table:
+    """Rank correlations, an experiment per row and a proxy per column, by every truth."""
+    truths = list(found)
+    first = found[truths[0]]
+    proxies = list(next(iter(first.values())))
+    columns = [f"{tidy(proxy)}, {tidy(truth)}" for truth in truths for proxy in proxies]
+    table = headed("SRC (models)", columns)
+    for experiment, group in first.items():
+        count = max(ranking.models for ranking in group.values())
+        row = [figure(found[t][experiment][p].spearman, 2) for t in truths for p in proxies]
+        table.add_row(Text(f"{tidy(experiment)} ({count:,})"), *row)
+    return table
+
+
 def tops(rankings: Mapping[str, Ranking]) -> Table:
     """Two rows per proxy: how it ranks the truly best models, and how many of them it finds."""
     table = headed("among the best", ("", *(f"{share:.0%}" for share in SHARES)), padding=0)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
 from parformer.fields import check_names
+from parformer.notation import shown
 from parformer.records import Record
 from parformer.search.ranking.rankings import FEWEST, Ranking, rank_proxy
-from parformer.search.ranking.request import COLUMNS, RankingRequest
+from parformer.search.ranking.request import COLUMNS, RankingRequest, is_higher_better
 from parformer.search.ranking.table import (
     Trained,
+    best_over,
     by_experiment,
     config_of,
     numbers,
     read_trained,
     score_trained,
 )
+from parformer.search.ranking.translators import read_translators
 from parformer.verbs import requested
 
 LATENCY = "latency"
@@ -36,6 +39,8 @@ class RankingResult(Record):
     """Models that were left out, as a column has nothing for them."""
     experiments: Mapping[str, Mapping[str, Ranking]]
     """By experiment, then by proxy."""
+    also: Mapping[str, Mapping[str, Mapping[str, Ranking]]] = field(default_factory=dict)
+    """The same by every further truth."""
 
 
 def proxies(
@@ -43,21 +48,64 @@ def proxies(
 ) -> RankingResult:
     """Rank a table's models by cheap scores and by the truth; takes a request or its fields."""
     request = requested(RankingRequest, request, fields)
-    tell = Watch(watch)
-    read = of_experiment(read_trained(Path(request.table)), request)
-    asked = [request.truth, *request.columns.values(), *([request.latency] * bool(request.latency))]
+    tell, table = Watch(watch), Path(request.table)
+    given = read_translators(table) if table.is_dir() else read_trained(table)
+    read = chosen(of_experiment(given, request), request)
+    truth, *others = request.truths
+    asked = [
+        *request.truths,
+        *request.columns.values(),
+        *([request.latency] * bool(request.latency)),
+    ]
     models = [model for model in read if all(model.value(name).strip() for name in asked)]
     skipped = len(read) - len(models)
     if skipped:
         tell.notice(f"{skipped:,} of {skipped + len(models):,} models have a gap and are left out.")
-    groups = by_experiment(models, FEWEST, sample=request.sample, seed=request.seed)
-    computed = compute(request, groups, tell)
-    experiments = {
-        name: rank_group(request, group, computed.get(name, {})) for name, group in groups.items()
-    }
+
+    def judged(column: str) -> dict[str, dict[str, Ranking]]:
+        kept, higher = models, is_higher_better(column)
+        if request.best_over:
+            kept = best_over(models, request.best_over, column, higher=higher)
+        groups = by_experiment(kept, FEWEST, sample=request.sample, seed=request.seed)
+        computed = compute(request, groups, tell)
+        return {
+            name: rank_group(request, column, group, computed.get(name, {}))
+            for name, group in groups.items()
+        }
+
     return RankingResult(
-        table=Path(request.table), truth=request.truth, skipped=skipped, experiments=experiments
+        table=table,
+        truth=truth,
+        skipped=skipped,
+        experiments=judged(truth),
+        also={name: judged(name) for name in others},
     )
+
+
+def chosen(models: Sequence[Trained], request: RankingRequest) -> Sequence[Trained]:
+    """The models that have what was asked for in some columns."""
+    for condition in request.where:
+        column, _, wanted = condition.partition("=")
+        known = list(dict.fromkeys(model.value(column) for model in models))
+        models = [model for model in models if same(model.value(column), wanted)]
+        if not models:
+            raise ConfigError(
+                f"no model in {str(request.table)!r} has {condition}; {column} is "
+                f"{', '.join(map(shown, known[:20]))}"
+            )
+    return models
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two values are the same word or number.
+
+    >>> same("30000.0", "30000"), same("3e-4", "0.0003"), same("a", "b")
+    (True, True, False)
+    """
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
 
 
 def compute(
@@ -102,10 +150,14 @@ def of_experiment(models: Sequence[Trained], request: RankingRequest) -> Sequenc
 
 
 def rank_group(
-    request: RankingRequest, group: Sequence[Trained], computed: Mapping[str, Sequence[float]]
+    request: RankingRequest,
+    column: str,
+    group: Sequence[Trained],
+    computed: Mapping[str, Sequence[float]],
 ) -> dict[str, Ranking]:
-    """Every proxy's ranking of one experiment's models."""
-    truth = numbers(group, request.truth)
+    """Every proxy's ranking of one experiment's models, beside what a column says of them."""
+    higher = is_higher_better(column)
+    truth = [-value if higher else value for value in numbers(group, column)]
     scores: dict[str, Sequence[float]] = {
         name: numbers(group, column) for name, column in request.columns.items()
     }
@@ -114,7 +166,7 @@ def rank_group(
     if sizes is None and COLUMNS["decoder-parameters"] in group[0].values:
         sizes = numbers(group, COLUMNS["decoder-parameters"])
     latency = None
-    if request.latency or LATENCY in group[0].values:
+    if not higher and (request.latency or LATENCY in group[0].values):
         latency = numbers(group, request.latency or LATENCY)
     flops = mean_flops(request, group)
     return {

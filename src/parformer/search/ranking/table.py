@@ -84,6 +84,21 @@ def numbers(models: Sequence[Trained], column: str) -> list[float]:
     return [model.number(column) for model in models]
 
 
+def best_over(models: Sequence[Trained], column: str, truth: str, *, higher: bool) -> list[Trained]:
+    """Of models of one experiment that were built alike, as `cfg_…` says, the best by the truth.
+
+    They may differ in `column`, such as the learning rate.
+    """
+    best: dict[tuple[str, ...], Trained] = {}
+    for model in models:
+        model.value(column)
+        built = [f"{n}={v}" for n, v in model.values.items() if n[:4] == "cfg_" and n != column]
+        key, own = (model.experiment, *built), model.number(truth)
+        if key not in best or (own > best[key].number(truth)) == higher:
+            best[key] = model
+    return list(best.values())
+
+
 def read_trained(path: Path) -> list[Trained]:
     """Every model of a table, in its order; each occurs once."""
     table = str(path)
@@ -134,7 +149,7 @@ def _parse(lines: Iterator[str], table: str) -> Iterator[Trained]:
         if len(seen) == MOST_MODELS:
             raise ConfigError(f"{table!r} has more than {MOST_MODELS:,} models; cut it down")
         values = dict(zip(columns, row, strict=True))
-        experiment = values.get("experiment", "all models")
+        experiment = values.get("experiment", values.get("pair", "all models"))
         name = values.get("model", f"line {line}")
         key = (experiment, name) if "model" in values else tuple(row)
         if key in seen:
