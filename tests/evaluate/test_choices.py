@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parformer.errors import InputError
-from parformer.evaluate.choices import score_pairs
+from parformer.evaluate.choices import Question, of_like_length, score_pairs
 from parformer.model import Model, build
 from tests.conftest import lively, small_config
 
@@ -53,13 +53,23 @@ def pairs_of(count: int) -> list[tuple[list[int], list[int]]]:
         ("llama", "sf", {"counts": 4096}),
     ],
 )
-def test_shared_texts_score_as_if_alone(family: str, pattern: str, changes: dict[str, Any]) -> None:
+def test_shared_texts_score_as_if_alone(
+    family: str, pattern: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, pairs = make(family, pattern, **changes), pairs_of(40)
-    for batch in (64, 5):
+    for batch, step in ((64, 2048), (64, 11), (5, 2048)):
+        monkeypatch.setattr("parformer.evaluate.choices.STEP", step)
         for ours, pair in zip(score_pairs(model, pairs, batch=batch), pairs, strict=True):
             wanted, greedy = alone(model, *pair)
             assert ours.logprob == pytest.approx(wanted, abs=1e-6)
             assert ours.greedy == greedy
+
+
+def test_little_is_filled_up() -> None:
+    """One long continuation must not make all others as long."""
+    question = Question((1,), [*range(9)], [[1] * 3 for _ in range(8)] + [[1] * 1500])
+    groups = [[len(q.choices[n]) for q, n in rows] for rows in of_like_length([question])]
+    assert groups == [[3] * 8, [1500]]
 
 
 def test_what_exceeds_a_window_is_cut_on_the_left() -> None:

@@ -90,17 +90,19 @@ def by_hand(path: Path) -> float:
 
 
 @pytest.mark.soak
-def test_rows_of_a_known_task_come_from_a_folder(folder: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("shots", [0, 1])
+def test_rows_of_a_known_task_come_from_a_folder(folder: Path, capsys: Any, shots: int) -> None:
+    """Examples come from its train split, which nobody needs without them."""
     pytest.importorskip("lm_eval")
     place = folder / "data" / "piqa"
     place.mkdir(parents=True)
-    for split in ("train", "validation"):
+    for split in ("train", "validation")[1 - shots :]:
         rows = [
             {"goal": f"open door {n} ({split})", "sol1": "push", "sol2": "sing to it", "label": 0}
             for n in range(4)
         ]
         (place / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ["--tasks", "piqa", "--shots", "1", "--from", str(folder / "data")]
+    asked = ["--tasks", "piqa", "--shots", str(shots), "--from", str(folder / "data")]
     assert main(["evaluate", str(folder / "model"), *asked]) == 0
     assert "piqa" in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ different lengths go on side by side in one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,8 +29,12 @@ from parformer.state import State, can_stand_beside, side_by_side
 
 PIECE = 512
 """Tokens to read at once at most."""
-TOGETHER = 64
-"""Continuations that are scored at once."""
+TOGETHER = 256
+"""Continuations whose texts are read before any of them is scored, so that equals are found."""
+CONTEXTS = 8192
+"""Tokens of texts whose state is kept for that."""
+STEP = 2048
+"""Tokens of continuations that are scored at once; more do not fit the caches."""
 
 
 class Likelihood(NamedTuple):
@@ -67,8 +71,11 @@ def score_pairs(
     with at_rest(model):
         for together in in_batches(model, questions, batch):
             read(model, together)
+            for question in together:
+                answer_at_once(question, found)
             for group in standing_together(together):
-                answer(model, group, found)
+                for rows in of_like_length(group):
+                    answer(model, rows, found)
             done += sum(len(one.places) for one in together)
             if progress is not None:
                 progress(done / len(pairs))
@@ -105,8 +112,9 @@ def in_batches(model: Model, questions: list[Question], batch: int) -> list[list
         last = [*found[-1], question] if found else []
         rows = sum(len(one.choices) for one in last)
         longest = max((len(choice) - 1 for one in last for choice in one.choices), default=0)
-        fits = last and rows <= batch and len(question.context) + longest <= limit
-        if fits:
+        texts = sum(len(one.context) for one in last)
+        fits = rows <= batch and texts <= CONTEXTS and len(question.context) + longest <= limit
+        if last and fits:
             found[-1].append(question)
         else:
             found.append([question])
@@ -152,32 +160,58 @@ def standing_together(questions: list[Question]) -> list[list[Question]]:
     return groups
 
 
-def answer(model: Model, questions: list[Question], found: list[Likelihood | None]) -> None:
-    """Read all continuations side by side; what is too short is filled up and not counted."""
-    rows = [(q, n) for q in questions for n, choice in enumerate(q.choices) if len(choice) > 1]
-    logs_btv = torch.empty(0)
-    if rows:
-        longest = max(len(q.choices[n]) - 1 for q, n in rows)
-        device = next(model.parameters()).device
-        states = [
-            q.state.rows(torch.zeros(count, dtype=torch.long, device=device))
-            for q in questions
-            if (count := sum(len(choice) > 1 for choice in q.choices)) and q.state is not None
-        ]
-        filled = [q.choices[n][:-1] for q, n in rows]
-        table = [choice + [choice[-1]] * (longest - len(choice)) for choice in filled]
-        out = model(torch.tensor(table, device=device), side_by_side(states))
-        assert out.logits is not None
-        logs_btv = widen(out.logits).log_softmax(-1)
-    numbers = {(id(q), n): row for row, (q, n) in enumerate(rows)}
-    for question in questions:
-        for n, (place, choice) in enumerate(zip(question.places, question.choices, strict=True)):
+def answer_at_once(question: Question, found: list[Likelihood | None]) -> None:
+    """The continuations of a single token: the text tells."""
+    for place, choice in zip(question.places, question.choices, strict=True):
+        if len(choice) == 1:
             assert question.first_v is not None
-            logs_tv = question.first_v[None]
-            if len(choice) > 1:
-                own_tv = logs_btv[numbers[id(question), n], : len(choice) - 1]
-                logs_tv = torch.cat((logs_tv, own_tv))
-            tokens_t = torch.tensor(choice, device=logs_tv.device)
-            sums = logs_tv.gather(1, tokens_t[:, None]).sum()
-            greedy = bool((logs_tv.argmax(-1) == tokens_t).all())
-            found[place] = Likelihood(float(sums), greedy)
+            found[place] = likelihood(question.first_v[None], choice)
+
+
+Row = tuple[Question, int]
+"""One of a question's continuations."""
+
+
+def of_like_length(questions: list[Question]) -> Iterator[list[Row]]:
+    """Continuations of several tokens, neighbours in length, as many as make a step."""
+    rows = [(q, n) for q in questions for n, choice in enumerate(q.choices) if len(choice) > 1]
+    rows.sort(key=lambda row: len(row[0].choices[row[1]]))
+    some: list[Row] = []
+    for question, n in rows:
+        if some and (len(some) + 1) * len(question.choices[n]) > STEP:
+            yield some
+            some = []
+        some.append((question, n))
+    if some:
+        yield some
+
+
+def answer(model: Model, rows: list[Row], found: list[Likelihood | None]) -> None:
+    """Read continuations side by side; what is too short is filled up and not counted."""
+    by_question: dict[int, list[Row]] = {}
+    for row in rows:
+        by_question.setdefault(id(row[0]), []).append(row)
+    rows = [row for some in by_question.values() for row in some]
+    device = next(model.parameters()).device
+    states = []
+    for some in by_question.values():
+        state = some[0][0].state
+        assert state is not None
+        states.append(state.rows(torch.zeros(len(some), dtype=torch.long, device=device)))
+    filled = [question.choices[n][:-1] for question, n in rows]
+    longest = max(map(len, filled))
+    table = [choice + [choice[-1]] * (longest - len(choice)) for choice in filled]
+    out = model(torch.tensor(table, device=device), side_by_side(states))
+    assert out.logits is not None
+    logs_btv = widen(out.logits).log_softmax(-1)
+    for logs_tv, (question, n) in zip(logs_btv, rows, strict=True):
+        assert question.first_v is not None
+        choice = question.choices[n]
+        own_tv = torch.cat((question.first_v[None], logs_tv[: len(choice) - 1]))
+        found[question.places[n]] = likelihood(own_tv, choice)
+
+
+def likelihood(logs_tv: Tensor, choice: list[int]) -> Likelihood:
+    tokens_t = torch.tensor(choice, device=logs_tv.device)
+    sums = logs_tv.gather(1, tokens_t[:, None]).sum()
+    return Likelihood(float(sums), bool((logs_tv.argmax(-1) == tokens_t).all()))

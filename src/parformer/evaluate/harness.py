@@ -21,6 +21,7 @@ from parformer.evaluate.choices import score_pairs
 from parformer.evaluate.untrained import TaskScore, TaskScores
 from parformer.events import Preparing
 from parformer.model import Model
+from parformer.store.files import Json
 
 GROUPS = {
     "lts-14": (
@@ -90,7 +91,10 @@ def find_tasks(names: Sequence[str], local: str) -> tuple[list[Any], Any]:
         rows = {} if place is None else rows_of(place / name)
         if rows:
             files = {"dataset_path": "json", "dataset_name": None}
-            own_rows = {"task": name, **files, "dataset_kwargs": {"data_files": rows}}
+            own_rows: Json = {"task": name, **files, "dataset_kwargs": {"data_files": rows}}
+            # a task would look for the splits that it usually has
+            missing = {"train": "training_split", "test": "test_split"}
+            own_rows |= {key: None for split, key in missing.items() if split not in rows}
             # as a member of a group: there alone does lm-eval keep what is not said anew
             wanted.append({"group": f"{name}-local", "task": [own_rows]})
         else:
