@@ -25,7 +25,7 @@ from parformer.fitting.phases import Line
 from parformer.fitting.request import FitRequest
 from parformer.fitting.result import FitResult, ModelFacts, Verdict
 from parformer.fitting.scored import TaskScores
-from parformer.fitting.sentences import sentence_meter
+from parformer.search.sentences import sentence_meter
 from parformer.fitting.verdict import at_task
 from parformer.measure.readings import Step
 from parformer.model import build

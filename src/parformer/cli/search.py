@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from typing import TYPE_CHECKING
 
 from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
@@ -12,6 +13,10 @@ from parformer.cli.workers import JOIN_EXAMPLES, add_join
 from parformer.fields import read_seconds
 from parformer.search.placement.request import DEFAULT, PlacementRequest
 from parformer.search.sizes.request import SizesRequest
+
+if TYPE_CHECKING:
+    from parformer.search.sizes.ranges import Range
+    from parformer.search.sizes.space import Unit
 
 EXAMPLES = """\
   parformer search placement --corpus python-source --run where
@@ -31,6 +36,7 @@ SIZES_EXAMPLES = """\
   parformer search sizes lts-as-run --like lts-gpt2 --limit latency=50ms
   parformer search sizes mine.toml --objectives quality,latency --iterations 10
   parformer search sizes pocket-mixed --proxy short-training --corpus notes.txt --workers 2
+  parformer search sizes translation --limit latency=40ms --beam 5 --population 20
   parformer search sizes --spaces"""
 
 PLACEMENT_FLAGS = {
@@ -63,12 +69,14 @@ SIZES_FLAGS = {
     "limits": Flag(name="--limit", metavar="METRIC=AMOUNT"),
     "proxy": Flag(metavar="NAME", group=QUALITY),
     "corpus": Flag(metavar="NAME|PATH", group=QUALITY),
+    "pair": Flag(metavar="NAMES", group=QUALITY),
     "steps": Flag(group=QUALITY),
     "share": Flag(metavar="SHARE", group=QUALITY),
     "tgt_len": Flag(group=MEASURED, default="the model's"),
     "mem_len": Flag(group=MEASURED, default="the model's"),
     **{name: Flag(group=MEASURED)
-       for name in ("batch", "threads", "precision", "latency_by", "measure_on", "again")},
+       for name in ("source_len", "beam", "batch", "threads", "precision", "latency_by",
+                    "measure_on", "again")},
     **{name: Flag(group=ENGINE)
        for name in ("sampler", "population", "iterations", "workers")},
     "seed": Flag(group=ENGINE, default="0"),
@@ -201,6 +209,12 @@ def run_sizes(arguments: argparse.Namespace) -> None:
     )
 
 
+def side_words(unit: Unit, layers: Range, alike: bool) -> tuple[str, str]:
+    """How many layers a stack may have, and what one of them holds."""
+    blocks = "\n".join(" | ".join(map(str, slot)) for slot in unit)
+    return layers.text + (", all alike" if alike else ""), blocks
+
+
 def list_spaces(arguments: argparse.Namespace) -> None:
     from parformer.search.sizes.files import space_names
     from parformer.search.sizes.space import read_space
@@ -218,8 +232,12 @@ def list_spaces(arguments: argparse.Namespace) -> None:
         table.add_row(
             f"{space.name}\n{space.title}",
             space.recipe,
-            space.layers.text + (", all alike" if space.alike else ""),
-            "\n".join(" | ".join(map(str, slot)) for slot in space.unit),
+            *(
+                "\nencoder\n".join(words)
+                for words in zip(
+                    *(side_words(*side, space.alike) for side in space.sides), strict=True
+                )
+            ),
             "\n".join(f"{name} {values.text}" for name, values in space.fields),
             f"{space.size:.1e}",
         )

@@ -25,11 +25,11 @@ from parformer.export.measuring import onnx_step
 from parformer.export.onnx import make_files
 from parformer.export.run import Runner
 from parformer.fitting.request import Kind
-from parformer.fitting.sentences import Sentence, sentence_meter
 from parformer.measure.device import Receipt
 from parformer.measure.models import stand_in
 from parformer.measure.readings import Meter, Reading, Readings, Step, measure_here
 from parformer.model import Model
+from parformer.search.sentences import Sentence, sentence_meter
 
 OPSET = 18
 LAUNCHES = 3

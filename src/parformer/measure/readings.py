@@ -29,11 +29,13 @@ from parformer.measure.device import Receipt, pinned_threads
 from parformer.measure.grid import settle
 from parformer.measure.models import PLACEMENT, PRECISIONS, Runtime, measure_models
 from parformer.measure.statistics import compare, median_interval
-from parformer.records import Record
+from parformer.records import Json, Record
 
 MOST_BYTES = 4 << 30
 """Weights that may be alive at once, unless a caller knows better."""
 
+SOURCED = ("source", "beam")
+"""What a step says of translators."""
 REFERENCE = "reference"
 """The name of the model that is timed in every batch."""
 
@@ -68,13 +70,23 @@ class Step(Stored):
     """What weights are kept as."""
     rounds: int = 10
     """How often each model is timed."""
+    source: int = 0
+    """Tokens of the source that a translator reads; then a step is a whole text of `tgt_len`."""
+    beam: int = 1
+    """Texts that are looked for side by side there."""
+
+    def to_dict(self) -> Json:
+        """What is about translators alone is left out where there are none."""
+        values = Stored.to_dict(self)
+        return values if self.source else {n: v for n, v in values.items() if n not in SOURCED}
 
     def __post_init__(self) -> None:
         for name, least in (("tgt_len", 1), ("mem_len", 0)):
             if getattr(self, name) is not None:
                 _need_whole(name, getattr(self, name), least)
-        for name in ("batch", "threads", "rounds"):
+        for name in ("batch", "threads", "rounds", "beam"):
             _need_whole(name, getattr(self, name), 1)
+        _need_whole("source", self.source, 0)
         if self.precision not in PRECISIONS:
             raise ConfigError(
                 f"unknown precision {self.precision!r}; known: {', '.join(PRECISIONS)}"

@@ -139,7 +139,8 @@ def _members(found: SizesResult) -> Part:
 
 def _size_cells(found: SizesResult, member: Member) -> list[str]:
     ranges = [span(facts.options_of(member, option, found)) for option in ("heads", "inner")]
-    return [f"{member.layers}", f"{facts.width_of(member, found):,}", *ranges]
+    depth = f"{member.encoder_layers} | " * bool(member.encoder_layers) + f"{member.layers}"
+    return [depth, f"{facts.width_of(member, found):,}", *ranges]
 
 
 def _effort(found: SizesResult) -> Part:

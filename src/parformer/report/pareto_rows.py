@@ -80,8 +80,13 @@ def options_of(member: Member, option: str, found: SizesResult) -> list[int]:
     """The heads or inner widths of all blocks that have any, from the first to the last."""
     letter, field = {"heads": ("s", "n_head"), "inner": ("f", "d_inner")}[option]
     usual = getattr(found.space.model, field)
-    values = [b.options.get(option, usual) for b in member.pattern if b.letter == letter]
+    values = [b.options.get(option, usual) for b in blocks_of(member) if b.letter == letter]
     return [value for value in values if isinstance(value, int)]
+
+
+def blocks_of(member: Member) -> list[BlockSpec]:
+    """All blocks of a model, those of an encoder first."""
+    return [*(member.pattern.encoder or ()), *member.pattern]
 
 
 def width_of(member: Member, found: SizesResult) -> int:
@@ -116,7 +121,7 @@ def columns(blocks: Sequence[BlockSpec]) -> list[tuple[BlockSpec | None, BlockSp
 
 def drawing(member: Member, found: SizesResult, tallest: int, most: int) -> Html:
     """Inner widths as bars upwards, heads as bars downwards, first layer at the left."""
-    layers = columns(list(member.pattern))
+    layers = columns(blocks_of(member))
     pitch = min(PITCH, WIDEST / len(layers))
     gap = min(1.5, pitch / 4)
     bars: dict[str, list[str]] = {}

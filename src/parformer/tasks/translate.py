@@ -118,7 +118,10 @@ class Translate(Task):
     def reference_loss(
         self, model: Model, prepared: Prepared, split: str, limit: int
     ) -> TranslationScore:
-        pairs = within(self.pairs(prepared.splits[split].tokens), limit)
+        return self.lost(model, within(self.pairs(prepared.splits[split].tokens), limit))
+
+    def lost(self, model: Model, pairs: list[Row]) -> TranslationScore:
+        """The loss of what was to be written."""
         self.refuse_long(pairs)
         device = next(model.parameters()).device
         total, count = 0.0, 0

@@ -58,6 +58,21 @@ TINY = {
         unit=["y[heads=2|4,random+vanilla] | y[dense] | y[factored-random,rank=4|8] | i"], layers=2
     ),
     "one": tiny(unit=["s"], layers=1, fields={}),
+    "translators": tiny(
+        like="transformer-pocket-translation",
+        unit=["s | i", "c[heads=2|4]"],
+        encoder=["s[heads=2|4] | i"],
+        encoder_layers="1..2",
+        fields={},
+    ),
+    "translators alike": tiny(
+        like="srupp-pocket-translation",
+        unit=["a[source,width=8|16]"],
+        encoder=["a[both] | r[both]"],
+        encoder_layers="2..3",
+        alike=True,
+        fields={"d_model": "64|96"},
+    ),
 }
 EVERY = {**{name: read_space(name) for name in NAMES}, **TINY}
 
@@ -69,14 +84,24 @@ def written_out(name: str) -> dict[str, Genome]:
     table = space.to_dict()
     for values in product(*(r.values for _, r in space.fields)):
         fields = {field: value for (field, _), value in zip(space.fields, values, strict=True)}
-        slots = [blocks_of(slot, fields["d_model"], space.inner_ratio) for slot in table["unit"]]
-        layers = [*product(*slots)]
-        for depth in space.layers.values:
-            stacks = [(layer,) * depth for layer in layers]
-            for stack in stacks if space.alike else product(layers, repeat=depth):
-                genome = Genome(fields, tuple(stack))
-                found[genome.text] = genome
+        sides = [stacks_of(space, table["unit"], space.layers.values, fields["d_model"])]
+        if "encoder" in table:
+            depths = space.encoder_layers.values
+            sides.append(stacks_of(space, table["encoder"], depths, fields["d_model"]))
+        for both in product(*sides):
+            genome = Genome(fields, *both)
+            found[genome.text] = genome
     return found
+
+
+def stacks_of(space: SearchSpace, unit: list[str], depths: Any, width: int) -> list[Any]:
+    """Every stack of one side."""
+    layers = [*product(*(blocks_of(slot, width, space.inner_ratio) for slot in unit))]
+    found: list[Any] = []
+    for depth in depths:
+        same = [(layer,) * depth for layer in layers]
+        found += same if space.alike else product(layers, repeat=depth)
+    return [tuple(stack) for stack in found]
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -95,6 +120,8 @@ def test_sizes_of_tiny_spaces_are_what_one_counts_on_paper() -> None:
     assert sizes["fields"] == 2 * 2 * 3 * 4
     assert sizes["options"] == 2 * 5**2
     assert sizes["one"] == 1
+    assert sizes["translators"] == (4 + 4**2) * (3 + 3**2)
+    assert sizes["translators alike"] == 2 * (2 * 2) * (2 * 2)
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -159,8 +186,11 @@ def test_equal_digests_are_equal_models(name: str) -> None:
     space = TINY[name]
     models, digests = defaultdict(set), defaultdict(set)
     for genome in written_out(name).values():
-        letters = [t for layer in genome.layers for t in layer if t != "i"]
-        key = (json.dumps(genome.fields, sort_keys=True), "".join(letters))
+        words = [
+            "".join(t for layer in layers for t in layer if t != "i")
+            for layers in (genome.layers, genome.encoder)
+        ]
+        key = (json.dumps(genome.fields, sort_keys=True), "|".join(words))
         models[key].add(genome.digest)
         digests[genome.digest].add(space.config(genome))
     assert all(len(found) == 1 for found in models.values())
@@ -192,8 +222,12 @@ def test_every_genome_prices_and_builds_as_the_same_model(name: str) -> None:
     for genome in [space.smallest(), *(space.draw(rng) for _ in range(3))]:
         config = space.config(genome)
         assert config.d_model == genome.fields["d_model"]
-        wanted = "".join(text for layer in genome.layers for text in layer if text != "i")
-        assert config.pattern == Pattern.parse(wanted or "i")
+        sides = [
+            "".join(text for layer in layers for text in layer if text != "i") or "i"
+            for layers in (genome.encoder, genome.layers)
+        ]
+        wanted = " | ".join(sides) if space.encoder else sides[1]
+        assert config.pattern == Pattern.parse(wanted)
         assert config == space.like.replaced(pattern=config.pattern, **genome.fields)
         with torch.device("meta"):
             model = Model(config)
@@ -212,6 +246,28 @@ def test_small_genomes_run(name: str) -> None:
             logits = model(torch.tensor([[1, 2, 3]])).logits
         assert logits.shape == (1, 3, space.like.vocab_size)
         assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"unit": ["s", "f"]}, "no place of the unit always looks at the encoder; give it c"),
+        ({"unit": ["c | i"]}, "no place of the unit always looks at the encoder"),
+        ({"encoder": ["c"]}, "c in the encoder of 'c | c' has nothing to look at"),
+        ({"encoder": []}, "needs both encoder and encoder_layers, or neither"),
+        ({"encoder": "s"}, "encoder of space 'tiny' must be a list"),
+        ({"encoder_layers": "0..2"}, "layers must lie between 1 and 128, got 0..2"),
+    ],
+)
+def test_spaces_of_translators_that_make_no_sense(changes: dict[str, Any], problem: str) -> None:
+    table = {"like": "transformer-pocket-translation", "unit": ["c"], "encoder": ["s"]}
+    with pytest.raises(ConfigError, match=problem.replace("|", r"\|")):
+        tiny(**{**table, "encoder_layers": 1, "fields": {}, **changes})
+
+
+def test_a_translator_needs_a_space_with_an_encoder() -> None:
+    with pytest.raises(ConfigError, match="has an encoder and the space none; add encoder = "):
+        read_space("pocket", "transformer-pocket-translation")
 
 
 def test_the_pocket_space_shares_its_biases_among_different_heads() -> None:

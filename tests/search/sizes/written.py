@@ -38,16 +38,21 @@ def blocks_of(slot: str, width: int, ratio: float) -> list[str]:
 
 def is_of(space: SearchSpace, genome: Genome) -> bool:
     """Whether a genome is one of a space's, by the text that the space is written as."""
-    fields, values = dict(space.fields), genome.fields
-    if values.keys() != fields.keys() or len(genome.layers) not in space.layers.values:
+    fields, values, table = dict(space.fields), genome.fields, space.to_dict()
+    if values.keys() != fields.keys():
         return False
-    width, unit = values["d_model"], space.to_dict()["unit"]
-    slots = [blocks_of(slot, width, space.inner_ratio) for slot in unit]
-    return (
-        all(values[name] in fields[name].values for name in fields)
-        and (not space.alike or len(set(genome.layers)) == 1)
-        and all(
-            all(text in slot for text, slot in zip(layer, slots, strict=True))
-            for layer in genome.layers
+    sides = [(table["unit"], space.layers, genome.layers)]
+    if "encoder" in table:
+        sides.append((table["encoder"], space.encoder_layers, genome.encoder))
+    elif genome.encoder:
+        return False
+    for unit, depths, layers in sides:
+        slots = [blocks_of(slot, values["d_model"], space.inner_ratio) for slot in unit]
+        inside = all(
+            all(text in slot for text, slot in zip(layer, slots, strict=True)) for layer in layers
         )
-    )
+        if not inside or len(layers) not in depths.values:
+            return False
+        if space.alike and len(set(layers)) > 1:
+            return False
+    return all(values[name] in fields[name].values for name in fields)

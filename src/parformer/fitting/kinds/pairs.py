@@ -27,7 +27,6 @@ from parformer.fitting.kinds.base import TOKENS_PER_PARAMETER, Kind, Losses
 from parformer.fitting.phases import TextFacts
 from parformer.fitting.rules import DEPTHS, Placement
 from parformer.fitting.scored import FINAL, Metrics, TaskScores
-from parformer.fitting.sentences import sentence_meter
 from parformer.generate.request import generate
 from parformer.generate.sentences import translate_all
 from parformer.measure.readings import Meter, Step, measure_here
@@ -35,6 +34,7 @@ from parformer.model import Model
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe
 from parformer.report.words import Unit
+from parformer.search.sentences import sentence_flops, sentence_meter
 from parformer.search.sizes.objectives import Figures, countable
 from parformer.tasks import Translate
 from parformer.tasks.translate import READ, entropies, logits_of, within
@@ -129,8 +129,7 @@ class Pairs(Kind):
         """Reading the source once, and a step for each token."""
         length = step.tgt_len or 1
         one = cost(config, tgt_len=1, mem_len=length // 2, src_len=facts.source)
-        whole = one.encoder.flops + length * one.flops_cached
-        return countable(one) | {"flops": float(whole)}
+        return countable(one) | {"flops": float(sentence_flops(config, length, facts.source))}
 
     def meter(self, usual: Meter, facts: TextFacts) -> Meter:
         return sentence_meter(facts.source) if usual is measure_here else usual

@@ -40,6 +40,8 @@ from parformer.pattern import Pattern
 from parformer.recipe import Recipe
 from parformer.search.ranking import saliency
 from parformer.search.ranking.saliency import Batch
+from parformer.tasks import Translate, find_task
+from parformer.tasks.translate import within
 from parformer.train.distributed import Workers
 from parformer.train.session import Session
 
@@ -236,5 +238,9 @@ def train_score(recipe: Recipe, tokens: Tokens, valid: Tokens, *, share: float =
             loss, norm = session.update(step)
             if not bool(torch.isfinite(loss) & torch.isfinite(norm)):
                 return -math.inf
-        found = evaluate(session.model, valid, batch=8, limit=recipe.train.evaluate_tokens)
-    return -found.loss if math.isfinite(found.loss) else -math.inf
+        limit, task = recipe.train.evaluate_tokens, find_task(recipe)
+        if isinstance(task, Translate):
+            loss = task.lost(session.model, within(task.pairs(valid), limit)).loss
+        else:
+            loss = evaluate(session.model, valid, batch=8, limit=limit).loss
+    return -loss if math.isfinite(loss) else -math.inf

@@ -21,9 +21,10 @@ from parformer.errors import ConfigError, FolderError, ParformerError
 from parformer.events import Watch
 from parformer.measure.device import Device
 from parformer.measure.profile import Profile, profile_device
-from parformer.measure.readings import Meter, Reading, Step, measure_here
+from parformer.measure.readings import Meter, Reading, Step
 from parformer.measure.remembered import Remembered
 from parformer.search.limits import excess
+from parformer.search.sentences import measure_any
 from parformer.search.sizes.evolution import make_sampler
 from parformer.search.sizes.objectives import Candidate, Clock, Pricing, make_quality, minimised
 from parformer.search.sizes.record import Finished, Outcome
@@ -86,7 +87,7 @@ def search_front(
     storage: str = "",
     name: str = NAME,
     again: bool = False,
-    meter: Meter = measure_here,
+    meter: Meter = measure_any,
     device: Device | None = None,
     watch: Watch | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -168,7 +169,7 @@ def help_with(storage: str, name: str, parent: int) -> None:
 
 
 def join_search(
-    study: Study, *, meter: Meter = measure_here, watch: Watch | None = None,
+    study: Study, *, meter: Meter = measure_any, watch: Watch | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:  # fmt: skip
     """Help with a study that somebody began, on this machine or another."""

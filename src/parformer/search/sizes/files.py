@@ -22,7 +22,7 @@ from parformer.notation import shown
 from parformer.records import Json
 
 NAMES = ("title", "source", "like", "model", "extends", "layers", "unit", "fields",
-         "inner_ratio", "alike", "bounds", "name")  # fmt: skip
+         "inner_ratio", "alike", "bounds", "name", "encoder", "encoder_layers")  # fmt: skip
 TABLES = ("fields", "bounds", "model")
 KINDS = {"name": str, "title": str, "source": str, "like": str, "inner_ratio": float, "alike": bool}
 
@@ -43,6 +43,10 @@ def read_space_table(source: str | Json, like: str = "") -> tuple[Json, ModelCon
             raise ConfigError(f"{where} has no {name}; 'parformer search sizes --spaces' shows one")
     if not isinstance(table["unit"], list):
         raise ConfigError(f"unit of {where} must be a list, such as ['s[heads=2|4]', 'f']")
+    if not isinstance(table.get("encoder", []), list):
+        raise ConfigError(f"encoder of {where} must be a list, such as ['s[heads=2|4]', 'f']")
+    if bool(table.get("encoder")) != ("encoder_layers" in table):
+        raise ConfigError(f"{where} needs both encoder and encoder_layers, or neither")
     for name in TABLES:
         if not isinstance(table.get(name, {}), dict):
             raise ConfigError(f"{name} of {where} must be a table")

@@ -14,6 +14,7 @@ from parformer.events import Listener, Watch, nobody
 from parformer.measure import readings
 from parformer.measure.device import Device
 from parformer.report.pareto import pareto_page
+from parformer.search.sentences import measure_any
 from parformer.search.sizes.engine import MEASURED, OLD_STUDY, STUDY, search_front
 from parformer.search.sizes.remote import RemoteMeter
 from parformer.search.sizes.request import SizesRequest
@@ -71,7 +72,7 @@ def meter_of(
 ) -> tuple[readings.Meter, Device | None]:
     """Who measures, and if that is not this machine, which one it is."""
     if request.measure_on == "here":
-        return readings.measure_here, None
+        return measure_any, None
     meter = RemoteMeter(request.storage, request.study, watch.notice)
     return meter, meter.device(wanted.step.threads) if wanted.clocked else None
 
@@ -90,9 +91,17 @@ def make_room(path: Path) -> None:
 
 
 def about(wanted: Wanted, path: Path) -> str:
-    space, plan = wanted.space, wanted.plan
+    space, plan, step = wanted.space, wanted.plan, wanted.step
+    sentence = ""
+    if step.source:
+        how = f"{step.beam} beams" if step.beam > 1 else "greedy"
+        sentence = (
+            f" of a whole text of {step.tgt_len} tokens from {step.source}, {how}, each model "
+            "measured"
+        )
     return (
         f"{space.title or space.name}: {space.size:.1e} architectures like {space.recipe}, "
         f"{plan.slots:,} candidates in {plan.iterations} iterations, "
-        f"{' against '.join(wanted.objectives)}, quality by {wanted.grading.proxy}, run {path}"
+        f"{' against '.join(wanted.objectives)}{sentence}, quality by {wanted.grading.proxy}, "
+        f"run {path}"
     )

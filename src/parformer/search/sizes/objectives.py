@@ -34,6 +34,7 @@ from parformer.search.ranking.proxies import (
     score,
     train_score,
 )
+from parformer.search.sentences import sentence_flops
 from parformer.search.sizes.space import Genome, SearchSpace
 from parformer.train.distributed import Workers
 from parformer.train.job import read_text
@@ -93,8 +94,8 @@ class Pricing:
     def figures(self, genome: Genome) -> Figures:
         """Everything known of a candidate."""
         config = self.space.config(genome)
-        counted = count(config, self.step)
-        found = {"quality": self.quality(config, counted), **countable(counted)}
+        price = count(config, self.step)
+        found = {"quality": self.quality(config, price), **counted(config, self.step)}
         if self.clock is not None:
             found["latency"] = self.clock.latency(config)
             found["memory"] = float(self.clock.peak_bytes(config))
@@ -103,9 +104,21 @@ class Pricing:
 
 @lru_cache(maxsize=4096)
 def count(config: ModelConfig, step: Step) -> ModelCost:
-    """What can be counted of a model's step."""
+    """What can be counted of a model's step; of a translator's sentence, a step in its middle."""
+    if step.source:
+        half = (step.tgt_len or 1) // 2
+        return cost(config, tgt_len=1, mem_len=half, batch=step.batch, src_len=step.source)
     shape = step.shape(config)
     return cost(config, tgt_len=shape.tgt_len, mem_len=shape.mem_len, batch=step.batch)
+
+
+def counted(config: ModelConfig, step: Step) -> Figures:
+    """The objectives that need no clock, of a step or of a whole sentence."""
+    found = countable(count(config, step))
+    if step.source:
+        flops = sentence_flops(config, step.tgt_len or 1, step.source, step.beam)
+        found["flops"] = float(step.batch * flops)
+    return found
 
 
 def countable(price: ModelCost) -> Figures:
@@ -152,6 +165,8 @@ class Grading(Record):
     """For a short training: a preset or TOML file that says how."""
     corpus: str = ""
     """For a short training: another text than the recipe's."""
+    pair: str = ""
+    """For a short training of translators: which of its texts are pairs."""
     steps: int = 0
     """Updates of a whole training; 0 means as the recipe says."""
     share: float = 0.15
@@ -193,9 +208,11 @@ def trained_quality(grading: Grading, like: ModelConfig) -> Quality:
             f"and the model {like.vocab_size:,}; set model.vocab_size to the former"
         )
     tokens, valid = (prepared.splits[split].tokens for split in ("train", "valid"))
+    marks = {name: getattr(recipe.model, name) for name in ("pad", "start", "end", "source_vocab")}
 
     def quality(config: ModelConfig, price: ModelCost) -> float:
-        return train_score(replace(recipe, model=config), tokens, valid, share=grading.share)
+        model = config.replaced(**marks) if config.source is not None else config
+        return train_score(replace(recipe, model=model), tokens, valid, share=grading.share)
 
     return quality
 
@@ -207,6 +224,10 @@ def training_recipe(grading: Grading, like: ModelConfig) -> Recipe:
     changes: Json = {"train.time": 0.0, "train.compile": "off", "train.precision": "fp32"}
     if grading.corpus:
         changes["data.corpus"] = grading.corpus
+    if grading.pair:
+        changes["data.pair"] = grading.pair
+    if like.source is not None:
+        changes["train.task"] = "translate"
     if grading.steps:
         changes["train.steps"] = grading.steps
     return replace(read_recipe(grading.recipe, changes), model=like, search=None)

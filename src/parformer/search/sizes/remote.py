@@ -17,8 +17,9 @@ from parformer.config import ModelConfig, preset
 from parformer.errors import ConfigError
 from parformer.events import Preparing
 from parformer.measure.device import Device
-from parformer.measure.readings import Meter, Readings, Step, measure_here
+from parformer.measure.readings import Meter, Readings, Step
 from parformer.records import Record
+from parformer.search.sentences import measure_any
 from parformer.search.sizes.record import Finished, Outcome
 from parformer.search.sizes.study import Study, join_study, open_study, study_names
 from parformer.search.sizes.work import work
@@ -85,7 +86,7 @@ def serve(
     storage: str,
     name: str = "",
     *,
-    meter: Meter = measure_here,
+    meter: Meter = measure_any,
     idle: float = float("inf"),
     say: Say = lambda text: None,
     stop: Callable[[], bool] = lambda: False,

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from parformer.search.sizes.wanted import Wanted
 
 
+SENTENCE = 20
+"""Tokens of a sentence where nobody says how many."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SizesRequest:
     """Which sizes, weighed by what, on which device."""
@@ -37,10 +41,16 @@ class SizesRequest:
     """Updates of a whole training."""
     share: float = 0.15
     """The share of them that a candidate is trained for."""
+    pair: str = ""
+    """Which texts of it are pairs, such as de-en, where translators are trained."""
     tgt_len: int | None = None
-    """New tokens per step."""
+    """New tokens per step; of a translator's whole text, 20 unless given."""
     mem_len: int | None = None
     """Remembered tokens before them."""
+    source_len: int = SENTENCE
+    """Tokens of the source that a translator reads."""
+    beam: int = 5
+    """Texts that a translator looks for side by side; 1 takes the likeliest token each time."""
     batch: int = 1
     """Texts at once."""
     threads: int = 1
@@ -75,7 +85,8 @@ class SizesRequest:
 
     def __post_init__(self) -> None:
         read_limits(self.limits)
-        need_at_least("workers", self.workers, 1)
+        for name in ("workers", "source_len", "beam"):
+            need_at_least(name, getattr(self, name), 1)
         if self.measure_on == "worker" and not self.storage:
             raise ConfigError(
                 "--measure-on worker needs a --storage that the worker can reach, such as "
@@ -91,15 +102,18 @@ class SizesRequest:
         from parformer.search.sizes.wanted import Wanted
 
         space = read_space(self.space, self.like)
+        translates = bool(space.encoder)
+        whole = {"source": self.source_len, "beam": self.beam} if translates else {}
         return Wanted(
             space=space,
             plan=Plan.sized(self.population, self.iterations, seed=self.seed),
             step=Step(
-                tgt_len=self.tgt_len,
+                tgt_len=SENTENCE if translates and self.tgt_len is None else self.tgt_len,
                 mem_len=self.mem_len,
                 batch=self.batch,
                 threads=self.threads,
                 precision=self.precision,
+                **whole,
             ),
             objectives=read_objectives([n.strip() for n in self.objectives.split(",") if n]),
             limits=read_limits(self.limits),
@@ -108,11 +122,13 @@ class SizesRequest:
                 seed=self.seed,
                 recipe=space.recipe,
                 corpus=self.corpus,
+                pair=self.pair,
                 steps=self.steps,
                 share=self.share,
             ),
             sampler=self.sampler,
-            latency_by=self.latency_by,
+            # a profile knows steps, not sentences
+            latency_by="measuring" if translates else self.latency_by,
         )
 
     def folder(self, wanted: Wanted) -> Path:

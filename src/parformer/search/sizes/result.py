@@ -48,6 +48,8 @@ class Member(Record):
     """Of the model, where they differ from the one that the space is like."""
     layers: int
     """How often the space's unit is repeated."""
+    encoder_layers: int = 0
+    """The same of the encoder's, for translators."""
     quality: float
     """As the proxy scores it; higher is better."""
     parameters: int

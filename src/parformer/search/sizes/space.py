@@ -16,15 +16,13 @@ draws the same.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
 from random import Random
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from parformer.blocks.base import Shape, find_block
 from parformer.config import ModelConfig
@@ -32,10 +30,13 @@ from parformer.costs import ModelCost, step_shape
 from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
+from parformer.parts import StackConfig
 from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, Value, block_of
 from parformer.records import Json
 from parformer.search.placement.choices import IDENTITY, MAX_CHOICES
 from parformer.search.sizes.files import read_space_table
+from parformer.search.sizes.genome import Genome as Genome
+from parformer.search.sizes.genome import Layers, genome_of, stacks_of
 from parformer.search.sizes.ranges import (
     MOST,
     Range,
@@ -52,42 +53,11 @@ FIELDS = ("d_model", "d_embed", "div_val")
 BOUNDS = ("decoder_parameters", "parameters")
 """What a space may keep between two numbers."""
 
+Unit = tuple[Slot, ...]
+
 MOST_LAYERS = 128
 ONE_TOKEN = Shape(1, 1, 0, 0)
-
-
-@dataclass(frozen=True)
-class Genome:
-    """One architecture of a space: fields of the model, and every layer's blocks as texts."""
-
-    fields: Mapping[str, int]
-    layers: tuple[tuple[str, ...], ...]
-
-    @property
-    def text(self) -> str:
-        """The canonical form, JSON in one line: equal genomes have equal texts."""
-        values = {**self.fields, "layers": [list(layer) for layer in self.layers]}
-        return json.dumps(values, sort_keys=True, separators=(",", ":"))
-
-    @cached_property
-    def digest(self) -> str:
-        """A short name of the architecture: where identities stood does not matter to it."""
-        blocks = [text for layer in self.layers for text in layer if text != "i"]
-        key = json.dumps([sorted(self.fields.items()), blocks])
-        return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """What `text` gave."""
-        try:
-            values = json.loads(text)
-            layers = tuple(map(tuple, values.pop("layers")))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{shown(text)} is no genome: {error!r}") from None
-        numbers = all(type(value) is int for value in values.values())
-        if not numbers or not all(isinstance(block, str) for layer in layers for block in layer):
-            raise ConfigError(f"{shown(text)} is no genome: fields are numbers, blocks are texts")
-        return cls(values, layers)
+NO_LAYERS = Range.of(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +68,12 @@ class SearchSpace:
     like: ModelConfig
     layers: Range
     """How often the unit may be repeated."""
-    unit: tuple[Slot, ...]
+    unit: Unit
     fields: tuple[tuple[str, Range], ...]
+    encoder: Unit = ()
+    """The unit of the encoder, for translators; `unit` is the decoder's then."""
+    encoder_layers: Range = NO_LAYERS
+    """How often that may be repeated."""
     inner_ratio: float = 0.0
     """The inner width of a feed-forward is at least so many times d_model."""
     alike: bool = False
@@ -116,13 +90,16 @@ class SearchSpace:
         for name, r in (("layers", self.layers), *self.fields, *self.bounds):
             if not all(type(value) is int for value in r.values):
                 self._refuse(f"{name} must be whole numbers, got {shown(r.text)}")
-        if not (self.layers.values[0] >= 1 and self.layers.values[-1] <= MOST_LAYERS):
-            self._refuse(f"layers must lie between 1 and {MOST_LAYERS}, got {self.layers.text}")
-        if not self.unit or not all(self.unit):
-            self._refuse("the unit is empty; give it a block, such as s")
-        if (most := len(self.unit) * self.layers.values[-1]) > MAX_BLOCKS:
+        for unit, layers in self.sides:
+            if not (layers.values[0] >= 1 and layers.values[-1] <= MOST_LAYERS):
+                self._refuse(f"layers must lie between 1 and {MOST_LAYERS}, got {layers.text}")
+            if not unit or not all(unit):
+                self._refuse("the unit is empty; give it a block, such as s")
+        most = sum(len(unit) * int(layers.values[-1]) for unit, layers in self.sides)
+        if most > MAX_BLOCKS:
             self._refuse(f"{most:,} blocks are too many; have at most {MAX_BLOCKS:,}")
-        for slot in self.unit:
+        self._check_encoder()
+        for slot in (*self.unit, *self.encoder):
             if len(slot) > MAX_CHOICES:
                 self._refuse(f"{len(slot):,} blocks for one place; give at most {MAX_CHOICES}")
             for one, other in combinations(slot, 2):
@@ -132,6 +109,30 @@ class SearchSpace:
             self._check_models()
         except ConfigError as error:
             self._refuse(str(error))
+
+    @property
+    def sides(self) -> tuple[tuple[Unit, Range], ...]:
+        """Units and their repeats: the decoder's, and the encoder's where there is one."""
+        own = (self.unit, self.layers)
+        return (own, (self.encoder, self.encoder_layers)) if self.encoder else (own,)
+
+    def _check_encoder(self) -> None:
+        """Whether translators have both of their sides, and one looks at the other."""
+        if not self.encoder:
+            if self.like.pattern.encoder is not None:
+                self._refuse(
+                    f"{str(self.like.pattern)!r} has an encoder and the space none; add encoder = "
+                    "['s', 'f'] and encoder_layers = '1..6'"
+                )
+            return
+        looks = [
+            all(block.kind == "c" or "source" in dict(block.options) for block in slot)
+            for slot in self.unit
+        ]
+        if not any(looks):
+            self._refuse(
+                "no place of the unit always looks at the encoder; give it c, or a[source]"
+            )
 
     def _check_models(self) -> None:
         """Whether every genome is a model: all widths, all heads, the ends of inner widths."""
@@ -162,16 +163,20 @@ class SearchSpace:
             chosen = dict(zip(dict(self.fields), values, strict=True))
             by_width[chosen["d_model"]] = self._with_all_blocks(chosen)
         for width, config in by_width.items():
-            for block in self.ranged_blocks():
-                for spec in block.corners(width, self.inner_ratio):
-                    find_block(spec).cost(config, spec, ONE_TOKEN)
+            stacks = (config, config.source) if self.encoder else (config,)
+            for (unit, _), stack in zip(self.sides, stacks, strict=True):
+                assert stack is not None
+                for block in blocks_of(unit):
+                    for spec in block.corners(width, self.inner_ratio):
+                        find_block(spec).cost(stack, spec, ONE_TOKEN)
 
     def _with_all_blocks(self, fields: Mapping[str, int]) -> ModelConfig:
         """A model that has every block once, the least of each."""
-        pattern = Pattern(
-            block.least(fields["d_model"], self.inner_ratio) for block in self.ranged_blocks()
-        )
-        return self.like.replaced(pattern=pattern, **fields)
+        sides = [
+            Pattern(block.least(fields["d_model"], self.inner_ratio) for block in blocks_of(unit))
+            for unit, _ in self.sides
+        ]
+        return self.like.replaced(pattern=joined(*sides), **fields)
 
     def _refuse(self, why: str) -> NoReturn:
         raise ConfigError(f"space {shown(self.name)}: {why}")
@@ -186,7 +191,8 @@ class SearchSpace:
 
         How many feed-forwards stand in a bottleneck beside its attention is a size too.
         """
-        return any(len({block.letters for block in slot}) > 1 for slot in self.unit)
+        slots = (*self.unit, *self.encoder)
+        return any(len({block.letters for block in slot}) > 1 for slot in slots)
 
     @cached_property
     def size(self) -> int:
@@ -196,21 +202,26 @@ class SearchSpace:
         True
         """
         others = prod(len(r.values) for name, r in self.fields if name != "d_model")
-        total = 0
-        for width in self.widths:
-            layer = prod(
-                sum(block.count(width, self.inner_ratio) for block in slot) for slot in self.unit
-            )
-            depths = [int(depth) for depth in self.layers.values]
-            total += len(depths) * layer if self.alike else sum(layer**depth for depth in depths)
-        return others * total
+        return others * sum(
+            prod(self._count(width, unit, layers) for unit, layers in self.sides)
+            for width in self.widths
+        )
+
+    def _count(self, width: int, unit: Unit, layers: Range) -> int:
+        """How many stacks there are of one width."""
+        layer = prod(sum(block.count(width, self.inner_ratio) for block in slot) for slot in unit)
+        depths = [int(depth) for depth in layers.values]
+        return len(depths) * layer if self.alike else sum(layer**depth for depth in depths)
 
     def draw(self, rng: Random) -> Genome:
         """One genome, every gene drawn evenly from what the earlier ones leave it."""
         fields = {name: int(rng.choice(values.values)) for name, values in self.fields}
-        depth = int(rng.choice(self.layers.values))
-        drawn = [self._draw_layer(fields, rng) for _ in range(1 if self.alike else depth)]
-        return self._whole(fields, drawn, depth)
+        sides = []
+        for unit, layers in self.sides:
+            depth = int(rng.choice(layers.values))
+            drawn = [self._draw_layer(unit, fields, rng) for _ in range(self._own(depth))]
+            sides.append(self._deep(drawn, depth))
+        return genome_of(fields, sides)
 
     def smallest(self, metric: str = "parameters") -> Genome:
         """The least of everything, and of blocks those with the least of a metric."""
@@ -222,16 +233,20 @@ class SearchSpace:
 
         name = {"state": "state_bytes", "size": "parameters"}.get(metric, metric)
         shape = step_shape(config, None, None, 1)
-
-        def price(spec: BlockSpec) -> int:
-            return int(getattr(find_block(spec).cost(config, spec, shape), name))
-
         width, ratio = fields["d_model"], self.inner_ratio
-        least = tuple(
-            str(min((block.least(width, ratio) for block in slot), key=price)) for slot in self.unit
-        )
-        depth = int(self.layers.values[0])
-        return self._whole(fields, [least] * depth, depth)
+        sides = []
+        stacks = (config, config.source) if self.encoder else (config,)
+        for (unit, layers), stack in zip(self.sides, stacks, strict=True):
+            assert stack is not None
+
+            def price(spec: BlockSpec, stack: StackConfig = stack) -> int:
+                return int(getattr(find_block(spec).cost(stack, spec, shape), name))
+
+            least = tuple(
+                str(min((block.least(width, ratio) for block in slot), key=price)) for slot in unit
+            )
+            sides.append((least,) * int(layers.values[0]))
+        return genome_of(fields, sides)
 
     def mutate(self, genome: Genome, rng: Random, chance: float) -> Genome:
         """Every gene is drawn again with this chance; so is what a new width rules out."""
@@ -239,33 +254,42 @@ class SearchSpace:
             name: int(rng.choice(values.values)) if rng.random() < chance else genome.fields[name]
             for name, values in self.fields
         }
-        depth = len(genome.layers)
-        if rng.random() < chance:
-            depth = int(rng.choice(self.layers.values))
-        layers = []
-        for number in range(1 if self.alike else depth):
-            if number < len(genome.layers):
-                layers.append(self._mutate_layer(genome.layers[number], fields, rng, chance))
-            else:
-                layers.append(self._draw_layer(fields, rng))
-        return self._whole(fields, layers, depth)
+        sides = []
+        for (unit, layers), known in zip(self.sides, stacks_of(genome), strict=False):
+            depth = len(known)
+            if rng.random() < chance:
+                depth = int(rng.choice(layers.values))
+            made = []
+            for number in range(self._own(depth)):
+                if number < len(known):
+                    made.append(self._mutate_layer(unit, known[number], fields, rng, chance))
+                else:
+                    made.append(self._draw_layer(unit, fields, rng))
+            sides.append(self._deep(made, depth))
+        return genome_of(fields, sides)
 
     def cross(self, one: Genome, other: Genome, rng: Random) -> Genome:
         """Every gene from either parent; layers that only one of them has come from that one."""
         fields = {name: rng.choice((one, other)).fields[name] for name, _ in self.fields}
-        depth = len(rng.choice((one, other)).layers)
-        layers = []
-        for number in range(1 if self.alike else depth):
-            having = [g.layers[number] for g in (one, other) if number < len(g.layers)]
-            layers.append(self._cross_layers(having[0], having[-1], fields, rng))
-        return self._whole(fields, layers, depth)
+        sides = []
+        parents = zip(stacks_of(one), stacks_of(other), strict=True)
+        for (unit, _), both in zip(self.sides, parents, strict=False):
+            depth = len(rng.choice(both))
+            made = []
+            for number in range(self._own(depth)):
+                having = [layers[number] for layers in both if number < len(layers)]
+                made.append(self._cross_layers(unit, having[0], having[-1], fields, rng))
+            sides.append(self._deep(made, depth))
+        return genome_of(fields, sides)
 
     def config(self, genome: Genome) -> ModelConfig:
         """The model that a genome stands for."""
-        pattern = Pattern(read_block(text) for layer in genome.layers for text in layer)
-        letters = pattern.letters.strip("i")
-        pattern = pattern.without_identity() if letters else IDENTITY
-        return self.like.replaced(pattern=pattern, **genome.fields)
+        sides = []
+        for layers in stacks_of(genome)[: len(self.sides)]:
+            pattern = Pattern(read_block(text) for layer in layers for text in layer)
+            letters = pattern.letters.strip("i")
+            sides.append(pattern.without_identity() if letters else IDENTITY)
+        return self.like.replaced(pattern=joined(*sides), **genome.fields)
 
     def within_bounds(self, price: ModelCost) -> bool:
         """Whether a candidate has as many parameters as the space wants."""
@@ -287,27 +311,40 @@ class SearchSpace:
             "model": self.like.to_dict(),
             "layers": self.layers.text,
             "unit": [" | ".join(map(str, slot)) for slot in self.unit],
+            **self._encoder_words(),
             "fields": {name: values.text for name, values in self.fields},
             "inner_ratio": self.inner_ratio,
             "alike": self.alike,
             "bounds": {name: values.text for name, values in self.bounds},
         }
 
-    def _whole(
-        self, fields: Mapping[str, int], layers: Sequence[tuple[str, ...]], depth: int
-    ) -> Genome:
-        same = [layers[0]] * depth if self.alike else layers
-        return Genome(dict(sorted(fields.items())), tuple(same))
+    def _encoder_words(self) -> Json:
+        if not self.encoder:
+            return {}
+        unit = [" | ".join(map(str, slot)) for slot in self.encoder]
+        return {"encoder": unit, "encoder_layers": self.encoder_layers.text}
 
-    def _draw_layer(self, fields: Mapping[str, int], rng: Random) -> tuple[str, ...]:
+    def _own(self, depth: int) -> int:
+        """Layers of a stack that have sizes of their own."""
+        return 1 if self.alike else depth
+
+    def _deep(self, layers: Sequence[tuple[str, ...]], depth: int) -> Layers:
+        return (layers[0],) * depth if self.alike else tuple(layers)
+
+    def _draw_layer(self, unit: Unit, fields: Mapping[str, int], rng: Random) -> tuple[str, ...]:
         width = fields["d_model"]
-        return tuple(str(rng.choice(s).draw(rng, width, self.inner_ratio)) for s in self.unit)
+        return tuple(str(rng.choice(s).draw(rng, width, self.inner_ratio)) for s in unit)
 
     def _mutate_layer(
-        self, layer: tuple[str, ...], fields: Mapping[str, int], rng: Random, chance: float
+        self,
+        unit: Unit,
+        layer: tuple[str, ...],
+        fields: Mapping[str, int],
+        rng: Random,
+        chance: float,
     ) -> tuple[str, ...]:
         made = []
-        for slot, text in zip(self.unit, layer, strict=True):
+        for slot, text in zip(unit, layer, strict=True):
             spec = read_block(text)
             if len(slot) > 1 and rng.random() < chance:
                 spec = rng.choice(slot).draw(rng, fields["d_model"], self.inner_ratio)
@@ -317,13 +354,14 @@ class SearchSpace:
 
     def _cross_layers(
         self,
+        unit: Unit,
         one: tuple[str, ...],
         other: tuple[str, ...],
         fields: Mapping[str, int],
         rng: Random,
     ) -> tuple[str, ...]:
         made = []
-        for slot, *texts in zip(self.unit, one, other, strict=True):
+        for slot, *texts in zip(unit, one, other, strict=True):
             first, second = both = tuple(map(read_block, texts))
             if first.kind != second.kind or first.options.keys() != second.options.keys():
                 child = rng.choice(both)
@@ -356,7 +394,16 @@ class SearchSpace:
 
     def ranged_blocks(self) -> Iterator[Ranged]:
         """Every block that may stand somewhere, once."""
-        yield from dict.fromkeys(block for slot in self.unit for block in slot)
+        yield from dict.fromkeys(block for unit, _ in self.sides for block in blocks_of(unit))
+
+
+def blocks_of(unit: Unit) -> list[Ranged]:
+    """Every block of a unit, once."""
+    return list(dict.fromkeys(block for slot in unit for block in slot))
+
+
+def joined(decoder: Pattern, encoder: Pattern | None = None) -> Pattern:
+    return Pattern(decoder.blocks, encoder)
 
 
 def read_space(source: str | Json, like: str = "") -> SearchSpace:
@@ -374,6 +421,8 @@ def read_space(source: str | Json, like: str = "") -> SearchSpace:
         like=model,
         layers=layers,
         unit=unit,
+        encoder=tuple(read_slot(text) for text in table.get("encoder", ())),
+        encoder_layers=read_range(table.get("encoder_layers", 0), "encoder_layers"),
         fields=tuple(sorted(fields.items())),
         inner_ratio=float(table.get("inner_ratio", 0.0)),
         alike=bool(table.get("alike", False)),

@@ -23,14 +23,15 @@ from parformer.events import Watch
 from parformer.measure.device import Receipt
 from parformer.measure.models import step_words
 from parformer.measure.prediction import Spread
-from parformer.measure.readings import Meter, Series, in_batches, measure_here
+from parformer.measure.readings import Meter, Series, in_batches
 from parformer.measure.remembered import Remembered
 from parformer.pattern import Pattern
 from parformer.search.front import front, hypervolume, thin
 from parformer.search.limits import CLOCKED
 from parformer.search.machine import Machine
+from parformer.search.sentences import measure_any
 from parformer.search.sizes.engine import MEASURED, Ended
-from parformer.search.sizes.objectives import Candidate, count, countable, make_quality
+from parformer.search.sizes.objectives import Candidate, count, counted, make_quality
 from parformer.search.sizes.result import (
     Errors,
     Hypervolume,
@@ -72,7 +73,7 @@ def summarise(
     ended: Ended,
     *,
     command: str = "",
-    meter: Meter | None = measure_here,
+    meter: Meter | None = measure_any,
     shown: int = SHOWN,
     watch: Watch | None = None,
     folder: Path | None = None,
@@ -163,6 +164,7 @@ def member_of(wanted: Wanted, one: Candidate, name: str) -> Member:
     """A candidate as the result shows it."""
     genome, figures = one.genome, one.figures
     member = make_member(name, wanted.space.config(genome), figures, len(genome.layers))
+    member = replace(member, encoder_layers=len(genome.encoder))
     member = replace(member, digest=genome.digest, genome=genome.text)
     if not wanted.clocked:
         return member
@@ -190,22 +192,39 @@ def make_member(
 
 def baseline_of(wanted: Wanted) -> tuple[Member, ...]:
     """The model that the space is like, with one layer, two, and so on."""
-    like, unit = wanted.space.like, len(wanted.space.unit)
-    first = like.pattern[:unit]
-    repeats = len(like.pattern) // unit
-    scaled = repeats * unit == len(like.pattern) and first * repeats == like.pattern
-    depths = range(1, int(wanted.space.layers.values[-1]) + 1)
+    like, space = wanted.space.like, wanted.space
+    first, repeats = unit_of(like.pattern, len(space.unit))
+    before, scaled = None, first is not None
+    if like.pattern.encoder is not None and space.encoder:
+        before, own = unit_of(like.pattern.encoder, len(space.encoder))
+        scaled = scaled and before is not None and own == repeats
+    depths = range(1, int(space.layers.values[-1]) + 1)
     patterns: dict[int, Pattern] = {repeats: like.pattern}
-    if scaled and not wanted.grading.expensive and depths.stop <= 33:
-        patterns = {depth: first * depth for depth in depths}
+    if first is not None and scaled and not wanted.grading.expensive and depths.stop <= 33:
+        patterns = {
+            depth: Pattern((first * depth).blocks, None if before is None else before * depth)
+            for depth in depths
+        }
     quality = make_quality(wanted.grading, like)
     members = []
     for depth, pattern in patterns.items():
         config = like.replaced(pattern=pattern)
         price = count(config, wanted.step)
-        figures = {"quality": quality(config, price), **countable(price)}
-        members.append(make_member(f"{depth} layer{'s' * (depth > 1)}", config, figures, depth))
+        figures = {"quality": quality(config, price), **counted(config, wanted.step)}
+        member = make_member(f"{depth} layer{'s' * (depth > 1)}", config, figures, depth)
+        members.append(replace(member, encoder_layers=depth if before is not None else 0))
     return tuple(members)
+
+
+def unit_of(pattern: Pattern, size: int) -> tuple[Pattern | None, int]:
+    """What a stack repeats in units of so many blocks, None if it does not, and how often.
+
+    >>> unit_of(Pattern.parse("(sf)x3"), 2), unit_of(Pattern.parse("sfff"), 2)
+    ((Pattern('sf'), 3), (None, 2))
+    """
+    blocks, repeats = Pattern(pattern.blocks), len(pattern) // size
+    first = Pattern(pattern.blocks[:size])
+    return (first if first * repeats == blocks else None), repeats
 
 
 def within_reach(baseline: tuple[Member, ...], quality: float) -> tuple[Member, ...]:
@@ -380,6 +399,9 @@ def about_step(wanted: Wanted) -> StepSummary:
     shape = wanted.step.shape(wanted.space.like)
     step = replace(wanted.step, tgt_len=shape.tgt_len, mem_len=shape.mem_len)
     words = f"{step_words(shape.tgt_len, shape.mem_len)}, batch {shape.batch}, {step.precision}"
+    if step.source:
+        how = f"{step.beam} beams" if step.beam > 1 else "greedy"
+        words = f"a whole text of {step.tgt_len} tokens from {step.source}, {how}, {step.precision}"
     return StepSummary(**step.to_dict(), words=words)
 
 

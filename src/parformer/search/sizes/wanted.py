@@ -18,7 +18,7 @@ from parformer.measure.readings import Meter, Step
 from parformer.records import Json, Record
 from parformer.search.limits import CLOCKED, Limit, as_option, in_words
 from parformer.search.sizes.evolution import Plan
-from parformer.search.sizes.objectives import Candidate, Figures, Grading, count, countable
+from parformer.search.sizes.objectives import Candidate, Figures, Grading, counted
 from parformer.search.sizes.space import SearchSpace
 
 WHOLE = 24
@@ -83,7 +83,7 @@ def settle_limits(wanted: Wanted, meter: Meter) -> dict[str, float]:
     space, metrics = wanted.space, [limit.metric for limit in wanted.limits]
     base, least = Figures(), Figures()
     if any(limit.relative for limit in wanted.limits):
-        base = countable(count(space.like, wanted.step))
+        base = counted(space.like, wanted.step)
     if {*metrics} & {*CLOCKED}:
         models = {"baseline": space.like} if base else {}
         readings = meter(models | {"smallest": space.config(space.smallest())}, wanted.step)
@@ -99,7 +99,7 @@ def settle_limits(wanted: Wanted, meter: Meter) -> dict[str, float]:
     }
     for metric, most in limits.items():
         genome = space.smallest("parameters" if metric in CLOCKED else metric)
-        figures = countable(count(space.config(genome), wanted.step)) | least
+        figures = counted(space.config(genome), wanted.step) | least
         if figures[metric] > SURELY * most:
             raise nothing_within({metric: most}, [Candidate(genome, None, figures=figures)], space)
     return limits
