@@ -53,7 +53,7 @@ def test_what_breaks_a_limit_there_gives_way_to_a_smaller_one() -> None:
     figures = {"par": [{"latency": x, "size": 1.0} for x in (0.9, 0.6, 0.4, 0.25)]}
     asked: list[list[str]] = []
 
-    def measure(configs: Any, *_: Any) -> Any:
+    def measure(configs: Any, *_: Any, **__: Any) -> Any:
         asked.append(list(configs))
         width = configs["par"].d_model
         here = {64: 0.9, 48: 0.6, 32: 0.4, 16: 0.25}[width]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
@@ -23,7 +24,7 @@ from parformer.fitting.ladder import CLOCKED
 from parformer.fitting.phases import BASELINE, Finalist, Finalists, Line, Placed, Profiled, Seen
 from parformer.fitting.rules import Placement
 from parformer.fitting.running import Running
-from parformer.fitting.squeezing import SMALL, roomier, small
+from parformer.fitting.squeezing import BITS, SMALL, roomier, small
 from parformer.measure.readings import Readings
 from parformer.pattern import Pattern
 from parformer.search.limits import as_option, excess, in_words
@@ -66,6 +67,7 @@ def refuse_unreachable(fit: Running) -> None:
             reading = readings[str(number)]
             # whichever is less: what a bad moment made slow is not refused for it
             took = min(reading.low, reading.ratio * fit.baseline.figures["latency"])
+            took *= min(1.0, fit.in_bits)
             one |= {"latency": took, "memory": float(reading.peak_bytes)}
     best = min(range(len(figures)), key=lambda n: excess(figures[n], fit.limits))
     if excess(figures[best], fit.limits) and not keeps_all(fit, fit.baseline.figures):
@@ -89,11 +91,12 @@ def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelCon
     if not fit.kind.searches:
         models = fit.kind.sizes(rule, base)
         if rule.name == SMALL:
-            models = small_ones(models, limits["size"])
+            models = small_ones(models, limits.get("size", inf))
+        times = fit.in_bits if fit.quicker and rule.name != SMALL else 1.0
         prices = [
             price | {
                 "quality": price["decoder_parameters"],
-                "latency": clock.latency(one),
+                "latency": times * clock.latency(one),
                 "memory": float(clock.peak_bytes(one)),
             }
             for one in models
@@ -103,7 +106,7 @@ def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelCon
     folder = fit.path / "sizes"
     folder.mkdir(exist_ok=True)
     if fit.request.compress and rule.name != SMALL:
-        limits = roomier(limits, base)
+        limits = roomier(limits, base, fit.in_bits if fit.quicker else 1.0)
     searches = [
         search_sizes(
             space, clock, limits, fit.step, fit.request.seed, folder / f"{space.name}.jsonl"
@@ -137,7 +140,14 @@ def find(fit: Running) -> Finalists:
         name: [measured_figures(fit, c, f"{name} {n}", readings) for n, c in enumerate(many)]
         for name, many in tried.items()
     }
+    squeezed = {name for name in tried if fit.quicker and name != SMALL}
+    for figure in (one for name in squeezed for one in figures[name]):
+        figure["latency"] *= fit.in_bits
     taken = {name: choose(many, figures[name], limits) for name, many in tried.items()}
+    if squeezed:
+        chosen = {name: taken[name] for name in squeezed}
+        settle_there(fit, tried, figures, chosen, coded=True)
+        taken |= chosen
     own = measured_figures(fit, base, BASELINE, readings)
     if fit.request.runtime != "torch":
         own |= settle_there(fit, tried, figures, taken)
@@ -147,7 +157,8 @@ def find(fit: Running) -> Finalists:
         if config not in (base, *(one.config for one in models)):
             how = f"{rules[name].how}; sizes by {search} within the limits"
             fits = excess(known, limits) == 0
-            models.append(Finalist(name, rules[name].title, how, config, dict(known), fits))
+            bits = BITS if name in squeezed else 0
+            models.append(Finalist(name, rules[name].title, how, config, dict(known), fits, bits))
     fits = keeps_all(fit, own)
     if not fits and not any(one.eligible for one in models):
         least = min(models, key=lambda one: excess(one.figures, limits))
@@ -162,11 +173,13 @@ def settle_there(
     tried: Mapping[str, Sequence[ModelConfig]],
     figures: Mapping[str, list[Figures]],
     taken: dict[str, int],
+    *,
+    coded: bool = False,
 ) -> Figures:
     """Measure those that were taken where they will run, and take others where that breaks a limit.
 
     What one of a placement takes there tells what the others of it would; the baseline's own
-    latency is given back.
+    latency is given back. `coded` means in 8 bits.
     """
     base, known = fit.baseline.recipe.model, set[tuple[str, int]]()
     seconds = fit.baseline.figures["latency"]
@@ -175,7 +188,8 @@ def settle_there(
         if not new:
             break
         asked = {name: tried[name][n] for name, n in new.items()}
-        readings = fit.measure({BASELINE: base, **asked}, fit.step, fit.watch.preparing)
+        all_asked, some = {BASELINE: base, **asked}, set(asked.values()) if coded else ()
+        readings = fit.measure(all_asked, fit.step, fit.watch.preparing, coded=some)
         for name, n in new.items():
             real = readings[name].ratio * seconds
             times = real / figures[name][n]["latency"]

@@ -6,6 +6,7 @@ After a stop that is the best so far, and what was not done yet is left open.
 from __future__ import annotations
 
 import datetime
+import math
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -263,14 +264,22 @@ def with_compression(fit: Running, verdict: Verdict, chosen: ModelFacts | None) 
 
 def squeezed_words(fit: Running, chosen: ModelFacts) -> list[str]:
     """Whether to train a larger model and compress it beat training a small one."""
-    most, config = fit.limits["size"], fit.finalists[chosen.name].config
-    if cost(config).size <= most:
+    most, finalist = fit.limits.get("size", math.inf), fit.finalists[chosen.name]
+    config = finalist.config
+    if cost(config).size <= most and not finalist.bits:
+        if fit.in_bits != 1 and not fit.quicker:
+            told = f"8 bits take {fit.in_bits:.2f} times as long as what was trained"
+            return [f"Nothing larger came into the latency: on this machine {told}."]
         if chosen.name == SMALL or SMALL not in fit.finalists:
-            return ["Nothing larger in 8 bits beat it: it is within the size as it is."]
+            what = "size" if "size" in fit.limits else "latency"
+            return [f"Nothing larger in 8 bits beat it: it is within the {what} as it is."]
         return []
     real = bytes_of(fit.path / MODEL)
     words = f"Compressed to 8 bits it has {in_words('size', real)}, "
     words += f"{in_words('size', cost(config).size)} before"
+    if finalist.bits and chosen.latency is not None:
+        words += f", and takes {in_words('latency', chosen.latency.seconds)}, as it was trained "
+        words += f"about {in_words('latency', chosen.latency.seconds / fit.in_bits)}"
     found = against(fit, chosen.name, SMALL) if SMALL in fit.finalists else None
     if found is None:
         return [f"{words}; with the small model that needs no compression it was not compared."]
@@ -291,7 +300,9 @@ def measure(
     """
     rounds = max(FEWEST_ROUNDS, round(ROUNDS / max(fit.slowness, 1.0)))
     configs = {name: one.config for name, one in fit.finalists.items()}
-    readings = fit.measure(configs, replace(fit.step, rounds=rounds), fit.watch.preparing)
+    coded = {one.config for one in fit.finalists.values() if one.bits}
+    step = replace(fit.step, rounds=rounds)
+    readings = fit.measure(configs, step, fit.watch.preparing, coded=coded)
     base, measured = readings[BASELINE], []
     for row in rows:
         reading = readings[row.name]

@@ -147,6 +147,8 @@ class Finalist(Record):
     """Counted, and measured beside the baseline."""
     eligible: bool
     """Whether it keeps the limits, and so may be chosen."""
+    bits: int = 0
+    """In which it keeps a latency; 0 if as it was trained."""
 
 
 @dataclass(frozen=True)

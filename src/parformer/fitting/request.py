@@ -122,8 +122,8 @@ class FitRequest:
     runtime: Literal["torch", "onnx", "llama.cpp"] = "torch"
     """Where the model will be deployed: latencies and their limit are those of this runtime."""
     compress: bool = False
-    """Models may be larger than --limit size= and are brought into it in 8 bits; the verdict says
-    whether that beat a small one."""
+    """Models may be larger than --limit size= and slower than --limit latency= and are brought into
+    them in 8 bits; the verdict says whether that beat a small one."""
     exports: bool = True
     """Try in the end how the model leaves: served, and exported for onnxruntime, llama.cpp and
     Hugging Face."""
@@ -209,9 +209,16 @@ class FitRequest:
                 "--compress and --start are two ways to a small model; fit with --start, then: "
                 "parformer compress RUN"
             )
-        if self.compress and not any(one.metric == "size" for one in read_limits(self.limits)):
+        named = {one.metric for one in read_limits(self.limits)} & {"size", "latency"}
+        if self.compress and not named:
             raise ConfigError(
-                "--compress brings models within a size; say which, such as --limit size=4MB"
+                "--compress brings models within a size or a latency; say which, such as --limit "
+                "size=4MB"
+            )
+        if self.compress and self.runtime != "torch" and named == {"latency"}:
+            raise ConfigError(
+                f"--compress reaches no latency in --runtime {self.runtime}: 8 bits are timed in "
+                "torch; leave out one of them, or limit the size"
             )
         if kind == "pairs" and not self.pair:
             raise ConfigError("--task translate needs to know which texts are a pair; give --pair, "

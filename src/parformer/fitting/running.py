@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from parformer.fitting.phases import BASELINE, Baseline, Finalist, Finalists, Pa
 from parformer.fitting.progress import Clock, Progress
 from parformer.fitting.request import FitRequest
 from parformer.fitting.runtime import runtime_meter, scaled
-from parformer.fitting.squeezing import bring_within, squeezed_bytes
+from parformer.fitting.squeezing import QUICKER, bits_meter, bring_within, squeezed_bytes
 from parformer.fitting.timetable import counted, plan, share_out
 from parformer.grams import largest_order, least_bytes
 from parformer.measure.readings import Meter, Readings, Step, measure_here
@@ -56,6 +56,7 @@ SPARED = 0.004
 
 
 THERE = "size.there"
+IN_BITS = "size.bits"
 """How many times as long a model takes in the runtime that it is for."""
 
 
@@ -214,12 +215,17 @@ class Running:
         progress: Preparing | None = None,
         *,
         rough: bool = False,
+        coded: Collection[ModelConfig] = (),
     ) -> Readings:
         """Latency and memory of models, side by side, where they will run.
 
-        `rough` asks for many: in another runtime their times are reckoned, not measured.
+        `rough` asks for many: in another runtime their times are reckoned, not measured. `coded`
+        ones are timed in 8 bits; their memory is that of the others.
         """
         meter, asked = self.kind.meter(self.meter, self.facts), self.request
+        if coded:
+            source = self.facts.source if asked.kind == "pairs" else 0
+            return bits_meter(self.meter, coded, source)(configs, step, progress)
         if asked.runtime == "torch":
             return meter(configs, step, progress)
         if rough:
@@ -234,6 +240,27 @@ class Running:
         here = self.kind.meter(self.meter, self.facts)(one, self.step)[BASELINE].median
         return self.measure(one, self.step)[BASELINE].median / here
 
+    @cached_property
+    def in_bits(self) -> float:
+        """How many times as long a model takes in 8 bits; 1 where nobody asks for that."""
+        asked = self.request
+        if not asked.compress or asked.runtime != "torch" or "latency" not in self.limits:
+            return 1.0
+        return self.progress.number(IN_BITS, self._times_in_bits)
+
+    @property
+    def quicker(self) -> bool:
+        """Whether models are brought within a latency by their bits."""
+        return self.in_bits <= QUICKER
+
+    def _times_in_bits(self) -> float:
+        """Of the baseline, in turns with itself."""
+        config = self.baseline.recipe.model
+        # two models of one configuration could not be told apart; dropout takes no time here
+        plain = config.replaced(dropout=0.0 if config.dropout else 0.1)
+        both = {BASELINE: plain, "coded": config}
+        return self.measure(both, self.step, coded={config})["coded"].ratio
+
     def counts(self, config: ModelConfig) -> Figures:
         """What can be counted of a model's step; its size is the one that it will have."""
         price = self.kind.price(config, self.step, self.facts)
@@ -244,7 +271,10 @@ class Running:
     def load(self, run: Path) -> Model:
         """The model of a training as it would be handed over."""
         model = load(run / MODEL)
-        return bring_within(model, self.limits["size"]) if self.request.compress else model
+        if not self.request.compress:
+            return model
+        in_bits = any(one.bits and one.config == model.config for one in self.finalists.values())
+        return bring_within(model, 0.0 if in_bits else self.limits.get("size", math.inf))
 
     @cached_property
     def baseline(self) -> Baseline:
