@@ -18,8 +18,11 @@ class SearchConfig:
 
     layers: int = 0
     """Layers that get a block each; 0 means as many as the model's pattern has."""
+    encoder_layers: int = 0
+    """The same of an encoder, for translators; `layers` are the decoder's then."""
     choices: str = "sfi"
-    """The blocks that every layer may choose from, written as a pattern."""
+    """The blocks that every layer may choose from, written as a pattern; for translators those of
+    the encoder, a bar, and those of the decoder."""
     by: Literal["supernet", "trials", "usual", "random"] = "supernet"
     """One supernet, as PAR Transformer has it; or short trainings whose better half goes on: of
     patterns that a regression finds promising, of the usual ones alone, or of random ones."""
@@ -66,9 +69,10 @@ class SearchConfig:
     def __post_init__(self) -> None:
         fit_fields(self, "search.")
         need_at_least("search.layers", self.layers, 0)
+        need_at_least("search.encoder_layers", self.encoder_layers, 0)
         need_at_least("search.cycle", self.cycle, 0)
         need_at_least("search.seeds", self.seeds, 1)
-        if self.layers in (1, 2):
+        if self.layers in (1, 2) and "|" not in self.choices:
             raise ConfigError(
                 f"search.layers {self.layers} cannot be cut into thirds of the depth, which the "
                 "result is told in; give at least 3"

@@ -29,6 +29,8 @@ PLACEMENT_EXAMPLES = """\
   parformer search placement --corpus 'notes/*.txt' --layers 12 --choices sfi --seeds 3
   parformer search placement --time 4m --limit latency=0.7x --retrain
   parformer search placement --by trials --choices rsfni --time 5m
+  parformer search placement transformer-pocket-translation --by trials --corpus pairs/ \\
+      --pair de-en --choices 'sfli | scfli' --time 10m
   parformer search placement par-search --from ~/wikitext-103 --seeds 6"""
 
 SIZES_EXAMPLES = """\
@@ -44,7 +46,9 @@ PLACEMENT_FLAGS = {
     "corpus": Flag(metavar="NAME|PATH", default="the recipe's"),
     "local": Flag(name="--from", metavar="PATH"),
     "tokenizer": Flag(metavar="KIND", default="the recipe's"),
+    "pair": Flag(metavar="NAMES"),
     "layers": Flag(default="the recipe's"),
+    "encoder_layers": Flag(default="the recipe's"),
     "choices": Flag(metavar="BLOCKS", default="sfi"),
     "by": Flag(default="supernet"),
     "mode": Flag(default="soft"),

@@ -6,6 +6,7 @@ from html import escape
 
 from rich.table import Table
 
+from parformer.pattern import BlockSpec, Pattern
 from parformer.report import figures as draw
 from parformer.report.page import Html, Part, page, paragraph, strips, table
 from parformer.report.tables import right, slim
@@ -28,9 +29,9 @@ SHOWN = 12
 
 def trials_page(found: TrialsResult) -> str:
     """The report as one self-contained HTML page."""
-    best = {"found": list(found.pattern)}
+    best = {"found": blocks_of(found.pattern)}
     for number, one in enumerate(found.trials[1:4], start=2):
-        best[f"{number}."] = list(one.pattern)
+        best[f"{number}."] = blocks_of(one.pattern)
     lead = [
         paragraph(found.verdict(), "verdict"),
         Html(f"<figure>{strips(best)}</figure>"),
@@ -48,6 +49,11 @@ def trials_page(found: TrialsResult) -> str:
     return page(
         title=f"Which blocks suit {found.corpus}?", lead=lead, sections=sections, made=found
     )
+
+
+def blocks_of(pattern: Pattern) -> list[BlockSpec]:
+    """All blocks, those of an encoder first."""
+    return [*(pattern.encoder or ()), *pattern]
 
 
 def curves(found: TrialsResult) -> draw.Plot:

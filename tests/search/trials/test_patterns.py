@@ -54,7 +54,7 @@ def test_the_regression_finds_what_lowers_the_loss() -> None:
     known = {draw(8, letters, rng) for _ in range(24)}
     losses = {picks: 3 - 0.3 * spelled(picks, letters).count("n") for picks in known}
     pool = [draw(8, letters, rng) for _ in range(200)]
-    found = most_promising(losses, pool, letters, 8)
+    found = most_promising(losses, pool, lambda one: features(spelled(one, letters), letters), 8)
     mean = sum(spelled(picks, letters).count("n") for picks in found) / 8
     anywhere = sum(spelled(picks, letters).count("n") for picks in pool) / len(pool)
     assert mean > 2 * anywhere

@@ -32,6 +32,8 @@ class Choices:
     """The choices of every layer, in the order that picks count them."""
 
     layers: tuple[tuple[BlockSpec, ...], ...]
+    encoder: int = 0
+    """So many of them, the first ones, are the encoder's."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(map(tuple, self.layers)))
@@ -49,6 +51,18 @@ class Choices:
         """
         _check_layers(layers)
         return cls((Pattern.parse(choices).blocks,) * layers)
+
+    @classmethod
+    def of_sides(cls, sides: Sequence[tuple[int, str]]) -> Self:
+        """Layers and choices of one stack, or of an encoder and a decoder.
+
+        >>> str(Choices.of_sides([(2, "sf"), (3, "scf")]).pattern([0, 1, 0, 1, 2]))
+        'sf | scf'
+        """
+        for layers, _ in sides:
+            _check_layers(layers)
+        rows = [(Pattern.parse(choices).blocks,) * layers for layers, choices in sides]
+        return cls(sum(rows, ()), sides[0][0] if len(sides) > 1 else 0)
 
     @property
     def size(self) -> int:
@@ -68,8 +82,17 @@ class Choices:
                 raise ConfigError(
                     f"pick {pick} of layer {number}; its choices are 0 to {len(choices) - 1}"
                 )
-        picked = Pattern(choices[pick] for choices, pick in zip(self.layers, picks, strict=True))
-        return IDENTITY if picked.letters.strip("i") == "" else picked.without_identity()
+        picked = [choices[pick] for choices, pick in zip(self.layers, picks, strict=True)]
+        stack = without_nothing(picked[self.encoder :])
+        if not self.encoder:
+            return stack
+        return Pattern(stack.blocks, without_nothing(picked[: self.encoder]))
+
+
+def without_nothing(blocks: Sequence[BlockSpec]) -> Pattern:
+    """A stack without its identities, or one where there is nothing else."""
+    stack = Pattern(blocks)
+    return IDENTITY if stack.letters.strip("i") == "" else stack.without_identity()
 
 
 def _check_layers(layers: int) -> None:

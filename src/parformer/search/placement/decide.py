@@ -29,6 +29,7 @@ from parformer.search.placement.prices import (
     measured,
     refuse_unreachable,
 )
+from parformer.search.placement.sentences import measured_sentences
 from parformer.search.placement.session import SearchSession, search_of, share_out, space_of
 from parformer.search.placement.target import Target, read_target
 from parformer.search.placement.timetable import Timetable
@@ -171,7 +172,8 @@ def find_prices(recipe: Recipe, workers: Workers, watch: Watch) -> Prices | None
 def shared_prices(recipe: Recipe, space: Choices, workers: Workers, watch: Watch) -> Prices:
     text = ""
     if workers.first:
-        prices = measured(
+        time_blocks = measured_sentences if space.encoder else measured
+        prices = time_blocks(
             recipe.model, space, threads=recipe.train.threads, progress=watch.preparing
         )
         text = json.dumps(prices.to_dict())
@@ -215,7 +217,7 @@ def find_pace(recipe: Recipe, tokens: Tokens, workers: Workers) -> Pace:
 
 def count_beside(recipe: Recipe, prepared: Prepared) -> References | None:
     """What plain counting reaches; nothing where models see both sides of what they guess."""
-    if not recipe.model.causal:
+    if not recipe.model.causal or recipe.data.pair:
         return None
     tokens = sample(prepared.splits["valid"].tokens, COUNTED)
     return references_of(prepared, {"valid": tokens}, xz=False)["valid"]

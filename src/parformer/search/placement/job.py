@@ -140,6 +140,11 @@ def search_recipe(
 
     if recipe is not None:
         recipe = replace(recipe, search=recipe.search or SearchConfig())
+        if recipe.model.source is not None:
+            raise ConfigError(
+                f"a supernet is one stack, and {str(recipe.model.pattern)!r} has two; search with "
+                "--by trials"
+            )
         target_of(recipe)  # what cannot be aimed at is refused before any text is read
         # before it is compared with what a run holds, which was made of this
         recipe = without_carried_state(recipe, watch)

@@ -23,7 +23,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from parformer.blocks.base import find_block
+from parformer.blocks.base import Shape, find_block
 from parformer.config import ModelConfig
 from parformer.costs import cost, step_shape
 from parformer.errors import ConfigError
@@ -97,6 +97,19 @@ def baseline_pattern(layers: int) -> Pattern:
     return Pattern.parse(("sf" * layers)[:layers])
 
 
+def baseline_of(space: Choices) -> Pattern:
+    """The interleaved model with as many layers: for translators, one with cross-attention.
+
+    >>> str(baseline_of(Choices.of_sides([(4, "sfi"), (6, "scfi")])))
+    '(sf)x2 | (scf)x2'
+    """
+    if not space.encoder:
+        return baseline_pattern(len(space.layers))
+    places = len(space.layers) - space.encoder
+    decoder = Pattern.parse(("scf" * places)[:places])
+    return Pattern(decoder.blocks, baseline_pattern(space.encoder))
+
+
 def exact(metric: str, config: ModelConfig, space: Choices) -> Prices:
     """Prices of one step of the model's own length after its full memory, from the formulas.
 
@@ -105,10 +118,13 @@ def exact(metric: str, config: ModelConfig, space: Choices) -> Prices:
     check_names([metric], COUNTED, "counted metric")
     name, shape = COUNTED[metric], step_shape(config, None, None, 1)
 
-    def price(spec: BlockSpec) -> int:
-        return int(getattr(find_block(spec).cost(config, spec, shape), name))
+    def price(spec: BlockSpec, *, reads: bool = False) -> int:
+        stack = config.source if reads else config
+        assert stack is not None
+        own = reading_shape(shape) if reads else shape
+        return int(getattr(find_block(spec).cost(stack, spec, own), name))
 
-    interleaved = baseline_pattern(len(space.layers))
+    interleaved = baseline_of(space)
     baseline = int(getattr(cost(config.replaced(pattern=interleaved)), name))
     if baseline == 0:
         why = "it sees both sides" if not config.causal else "its mem_len is 0"
@@ -116,10 +132,20 @@ def exact(metric: str, config: ModelConfig, space: Choices) -> Prices:
         raise ConfigError(f"this model keeps no {metric}, as {why}; choose one of {others}")
     return Prices(
         metric=metric,
-        choices=tuple(tuple(map(price, choices)) for choices in space.layers),
-        fixed=baseline - sum(map(price, interleaved)),
+        choices=tuple(
+            tuple(price(spec, reads=number < space.encoder) for spec in choices)
+            for number, choices in enumerate(space.layers)
+        ),
+        fixed=baseline
+        - sum(map(price, interleaved))
+        - sum(price(spec, reads=True) for spec in interleaved.encoder or ()),
         baseline=baseline,
     )
+
+
+def reading_shape(shape: Shape) -> Shape:
+    """The step in which an encoder reads its source."""
+    return Shape(shape.batch, shape.source, 0, 0)
 
 
 def measured(

@@ -28,11 +28,15 @@ class PlacementRequest:
     """A local copy of a published corpus."""
     tokenizer: str = ""
     """Byte, used-bytes, character, word or bpe."""
+    pair: str = ""
+    """Which texts of the corpus are pairs, such as de-en, for a translator; by trials alone."""
     layers: int | None = None
-    """Layers to fill."""
+    """Layers to fill; of a translator the decoder's."""
+    encoder_layers: int | None = None
+    """Those of a translator's encoder."""
     choices: str | None = None
     """Blocks that every layer may choose from: s attention, f feed-forward, i nothing; with
-    options, such as 's[heads=2]s[heads=8]fi'."""
+    options, such as 's[heads=2]s[heads=8]fi'; of a translator 'sfi | scfi'."""
     by: Literal["supernet", "trials", "usual", "random"] | None = None
     """How to search: one supernet, as the paper; or short trainings whose better half goes on, of
     patterns that a regression finds promising (trials), of the usual ones, or of random ones."""
@@ -84,7 +88,9 @@ class PlacementRequest:
                 "train.time": self.time,
                 "train.seed": self.seed,
                 "train.precision": self.precision,
+                "data.pair": self.pair or None,
                 "search.layers": self.layers,
+                "search.encoder_layers": self.encoder_layers,
                 "search.choices": self.choices,
                 "search.by": self.by,
                 "search.mode": self.mode,

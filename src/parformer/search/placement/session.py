@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens, number_for
-from parformer.errors import CorpusError, FolderError
+from parformer.errors import ConfigError, CorpusError, FolderError
 from parformer.recipe import Recipe, SearchConfig
 from parformer.search.placement.architecture import (
     best_picks,
@@ -353,8 +353,17 @@ def search_of(recipe: Recipe) -> SearchConfig:
 
 
 def space_of(recipe: Recipe) -> Choices:
-    search = search_of(recipe)
-    return Choices.uniform(search.layers or len(recipe.model.pattern), search.choices)
+    search, pattern = search_of(recipe), recipe.model.pattern
+    sides = search.choices.split("|")
+    if pattern.encoder is None and len(sides) == 1:
+        return Choices.uniform(search.layers or len(pattern), search.choices)
+    if pattern.encoder is None or len(sides) != 2 or not all(side.strip() for side in sides):
+        raise ConfigError(
+            f"search.choices {search.choices!r} are not for {str(pattern)!r}: write those of a "
+            "translator as encoder | decoder, such as 'sfi | scfi', and those of one stack as 'sfi'"
+        )
+    layers = (search.encoder_layers or len(pattern.encoder), search.layers or len(pattern))
+    return Choices.of_sides(list(zip(layers, sides, strict=True)))
 
 
 def share_out(tokens: Tokens, recipe: Recipe) -> tuple[Tokens, Tokens]:

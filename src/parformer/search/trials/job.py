@@ -26,17 +26,11 @@ from parformer.recipe import Recipe
 from parformer.search.machine import Machine
 from parformer.search.placement.choices import Choices
 from parformer.search.placement.decide import count_beside, find_prices, target_of
-from parformer.search.placement.prices import Prices, baseline_pattern
+from parformer.search.placement.prices import Prices, baseline_of
 from parformer.search.placement.session import search_of, space_of
-from parformer.search.trials.patterns import (
-    Picks,
-    draw,
-    most_promising,
-    neighbour,
-    spelled,
-    usual_picks,
-)
+from parformer.search.trials.patterns import Picks
 from parformer.search.trials.result import Trial, TrialsResult
+from parformer.search.trials.stacks import Stacks
 from parformer.store import folder
 from parformer.store.files import replace_file
 from parformer.train.alike import Alike
@@ -108,11 +102,11 @@ def settled(recipe: Recipe, prepared: Prepared, workers: Workers, watch: Watch) 
     """The recipe with nothing left open; updates that fit into the time."""
     space, search = space_of(recipe), search_of(recipe)
     limit, tokens = recipe.train.time, prepared.splits["train"].tokens
-    plain = recipe.replaced({"model.pattern": baseline_pattern(len(space.layers))})
+    plain = recipe.replaced({"model.pattern": baseline_of(space)})
     plain = plain.replaced({"train.compile": "off", "train.time": 0.0})
     plain = decide(replace(plain, search=None), tokens, workers, watch.notice)
     if limit:
-        many = effort(search.by, len(usual_picks(len(space.layers), letters_of(space))))
+        many = effort(search.by, len(Stacks.of(space).usual()))
         seconds = step_seconds(plain, tokens, workers)
         steps = max(len(SHARES) * 8, int(limit * (1 - RESERVE) / many / seconds))
         watch.notice(f"{steps:,} updates of {1000 * seconds:,.0f} ms for whoever comes to the end.")
@@ -133,17 +127,6 @@ def known_prices(recipe: Recipe, path: Path, watch: Watch) -> Prices | None:
     return prices
 
 
-def letters_of(space: Choices) -> str:
-    """A letter for every choice; two choices of one letter cannot be told apart in a word."""
-    letters = "".join(spec.letter for spec in space.layers[0])
-    if len(set(letters)) < len(letters):
-        raise ConfigError(
-            f"trials choose among letters, and {letters!r} has one twice; give each once, or "
-            "search by supernet"
-        )
-    return letters
-
-
 @dataclass(frozen=True)
 class Trials:
     """A search under way."""
@@ -159,8 +142,8 @@ class Trials:
         return space_of(self.recipe)
 
     @property
-    def letters(self) -> str:
-        return letters_of(self.space)
+    def stacks(self) -> Stacks:
+        return Stacks.of(self.space)
 
     @property
     def steps(self) -> int:
@@ -187,8 +170,8 @@ class Trials:
 
     def fits(self, picks: Picks) -> bool:
         """Whether a pattern mixes tokens at all and keeps the limit."""
-        target, word = target_of(self.recipe), spelled(picks, self.letters)
-        if not word.strip("fi"):
+        target = target_of(self.recipe)
+        if not self.stacks.looks(picks):
             return False
         if target is None or target.limit is None or self.prices is None:
             return True
@@ -196,12 +179,11 @@ class Trials:
 
     def first(self, by: str, rng: Random) -> dict[Picks, str]:
         """The patterns that are tried first, and where they came from."""
-        layers, letters = len(self.space.layers), self.letters
-        usual = [] if by == "random" else usual_picks(layers, letters)
+        usual = [] if by == "random" else self.stacks.usual()
         found = {picks: "usual" for picks in usual if self.fits(picks)}
         if by == "usual" and found:
             return found
-        drawn = (draw(layers, letters, rng) for _ in range(MOST_DRAWS))
+        drawn = (self.stacks.draw(rng) for _ in range(MOST_DRAWS))
         for picks in drawn:
             if len(found) >= FIRST:
                 break
@@ -214,9 +196,8 @@ class Trials:
     def pool(self, losses: dict[Picks, float], rng: Random) -> Iterable[Picks]:
         """Others to choose among: half near the best, half anywhere."""
         best = sorted(losses, key=losses.__getitem__)[: max(1, len(losses) // 3)]
-        layers, letters = len(self.space.layers), self.letters
-        near = (neighbour(rng.choice(best), letters, rng) for _ in range(MOST_DRAWS))
-        anywhere = (draw(layers, letters, rng) for _ in range(MOST_DRAWS))
+        near = (self.stacks.neighbour(rng.choice(best), rng) for _ in range(MOST_DRAWS))
+        anywhere = (self.stacks.draw(rng) for _ in range(MOST_DRAWS))
         for some in (near, anywhere):
             yield from islice((picks for picks in some if self.fits(picks)), POOL // 2)
 
@@ -229,7 +210,7 @@ class Trials:
         if by == "trials":
             known = {picks: min(loss, 1e3) for picks, loss in losses.items()}
             pool = self.pool(known, rng)
-            for picks in most_promising(known, pool, self.letters, EXPECTED):
+            for picks in self.stacks.most_promising(known, pool, EXPECTED):
                 found[picks] = "expected"
                 losses[picks] = self.look(alike, picks, 0)
         history = {picks: [loss] for picks, loss in losses.items()}
@@ -245,7 +226,7 @@ class Trials:
         """The loss after a look's updates; infinite where numbers were no longer finite."""
         pattern, until = self.space.pattern(picks), self.looks[number]
         last = number == len(self.looks) - 1
-        name = spelled(picks, self.letters)
+        name = self.stacks.spelled(picks)
         trained = alike.run(self.recipe_of(picks), name, until=None if last else until)
         loss = math.inf if trained is None else trained.loss_at(until)
         self.watch.notice(f"{pattern}: loss {loss:.4g} after {until:,} updates")
@@ -267,7 +248,7 @@ class Trials:
             pattern=self.space.pattern(best),
             corpus=self.recipe.data.corpus,
             layers=len(self.space.layers),
-            choices=self.letters,
+            choices=self.stacks.letters,
             by=search_of(self.recipe).by,
             tokenizer=self.recipe.data.tokenizer,
             steps=self.steps,

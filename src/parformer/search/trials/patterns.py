@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 import numpy as np
@@ -90,12 +90,15 @@ def features(word: str, letters: str) -> list[float]:
 
 
 def most_promising(
-    losses: Mapping[Picks, float], pool: Iterable[Picks], letters: str, count: int
+    losses: Mapping[Picks, float],
+    pool: Iterable[Picks],
+    seen_of: Callable[[Picks], list[float]],
+    count: int,
 ) -> list[Picks]:
     """Of a pool those with the lowest expected losses, by ridge regression on those known."""
     new = [picks for picks in dict.fromkeys(pool) if picks not in losses]
     known = list(losses)
-    rows = np.array([features(spelled(picks, letters), letters) for picks in [*known, *new]])
+    rows = np.array([seen_of(picks) for picks in [*known, *new]])
     spread = rows.std(axis=0)
     rows = (rows - rows.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     seen, values = rows[: len(known)], np.array([losses[picks] for picks in known])
