@@ -1,21 +1,24 @@
 """Does every pocket recipe learn, on any text?
 
-    python benchmarks/learns.py --folder FOLDER --texts FOLDER [--jobs 2] [--seeds 3]
-    python benchmarks/learns.py --folder FOLDER --texts FOLDER --write
+    python benchmarks/learns.py --texts FOLDER [--jobs 2] [--seeds 3]
+    python benchmarks/learns.py --write
 
 The first trains every pocket preset on every file of a folder of texts, whatever is missing, 300
-updates each; the second writes docs/experiments/learns.md from the results. What must come out:
-on texts of 1 MB and more every model ends below a counted bigram of its own tokens.
+updates each, and adds a line for each to benchmarks/learns.jsonl; the second writes
+docs/experiments/learns.md from there. What must come out: on texts of 1 MB and more every model
+ends below a counted bigram of its own tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import statistics
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ from parformer.train.plan import find_kernels, fit_vocabulary
 from parformer.train.session import Session
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "learns.md"
+RESULTS = Path(__file__).with_name("learns.jsonl")
 PRESETS = (
     "pocket",
     "par-pocket",
@@ -51,35 +55,49 @@ LARGE = 1_000_000
 """Bytes of a text that a model has to learn something from in so many updates."""
 
 
-def train_one(job: tuple[Path, Path, str, int, str]) -> str:
-    """One training, its loss on test text beside what counting has there."""
-    root, text, preset, seed, precision = job
-    file = root / f"{text.stem}-{preset}-{seed}.json"
-    if file.is_file():
-        return f"{file.stem}: there already"
+def train_one(job: tuple[Path, str, int, str]) -> dict[str, Any]:
+    """One training: its loss on test text beside what counting has there."""
+    text, preset, seed, precision = job
     torch.set_num_threads(1)
     recipe, prepared = read(text, preset, seed, precision)
     session = Session(recipe, prepared.splits["train"].tokens, workers=Workers())
-    losses = [float(session.update(step)[0]) for step in range(UPDATES)]
+    for step in range(UPDATES):
+        session.update(step)
     model = build_from(recipe.model, whole_weights(session.model))
     tokens = sample(prepared.splits["test"].tokens, SCORED)
     score = evaluate(model, tokens, batch=8)
     counted = references_of(prepared, {"valid": tokens, "test": tokens}, xz=False)["test"]
     split = prepared.splits["test"]
-    found = {
+    return {
+        **key_of(text, preset, seed),
+        "precision": precision,
         "loss": score.loss,
-        "curve": losses[9::10],
         "references": counted.to_dict(),
         "bytes": sum(one.bytes for one in prepared.splits.values()),
         "bytes_per_token": split.bytes / len(split.tokens),
         "masked": score.kind != "perplexity",
+        "cpu": describe_device(1).cpu,
+        "date": str(date.today()),
     }
-    file.write_text(json.dumps(found), "utf-8")
-    verdict = "learned" if score.loss < counted.bigram else "NOT LEARNED"
-    scale = math.log(2)
+
+
+def key_of(text: Path, preset: str, seed: int) -> dict[str, Any]:
+    """What a result is told apart by: texts of one name need not be the same on two machines."""
+    return {"text": text.stem, "digest": digest_of(text), "preset": preset, "seed": seed}
+
+
+@cache
+def digest_of(text: Path) -> str:
+    return hashlib.sha256(text.read_bytes()).hexdigest()[:12]
+
+
+def sentence(found: dict[str, Any]) -> str:
+    known, scale = found["references"], math.log(2)
+    verdict = "learned" if found["loss"] < known["bigram"] else "NOT LEARNED"
     return (
-        f"{file.stem}: {score.loss / scale:.3f} bits per token, bigram "
-        f"{counted.bigram / scale:.3f}, {counted.order}-gram {counted.ngram / scale:.3f}: {verdict}"
+        f"{found['text']}, {found['preset']}, seed {found['seed']}: {found['loss'] / scale:.3f} "
+        f"bits per token, bigram {known['bigram'] / scale:.3f}, {known['order']}-gram "
+        f"{known['ngram'] / scale:.3f}: {verdict}"
     )
 
 
@@ -100,41 +118,45 @@ def read(text: Path, preset: str, seed: int, precision: str) -> tuple[Recipe, Pr
     return fit_vocabulary(recipe, prepared.tokenizer, lambda _: None), prepared
 
 
-def results(root: Path, text: Path, preset: str) -> list[dict[str, Any]]:
-    files = sorted(root.glob(f"{text.stem}-{preset}-[0-9].json"))
-    return [json.loads(file.read_text("utf-8")) for file in files]
+def known_results() -> list[dict[str, Any]]:
+    if not RESULTS.is_file():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text("utf-8").splitlines()]
 
 
-def table(root: Path, texts: list[Path]) -> str:
+def table(known: list[dict[str, Any]]) -> str:
     """A row per text, a column per preset: bits per byte, mean over seeds; counts beside them."""
     heads = ["text", "size", "letters", "bigram", "n-gram", *PRESETS]
     lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
-    failed, trained, large = [], 0, 0
-    for text in texts:
-        first = results(root, text, PRESETS[0])
-        if not first:
+    failed, trained, large = list[str](), 0, 0
+    for text in sorted({one["text"] for one in known}):
+        newest = [one for one in known if one["text"] == text][-1]["digest"]
+        here = [one for one in known if (one["text"], one["digest"]) == (text, newest)]
+        first = next((one for one in here if one["bytes_per_token"] == 1), None)
+        if first is None:
             continue
-        known, size = first[0]["references"], first[0]["bytes"]
+        counts, size = first["references"], first["bytes"]
         cells = [f"{size / 1e6:.1f} MB"]
-        cells += [f"{bits(known[name], first[0]):.3f}" for name in ("unigram", "bigram", "ngram")]
-        cells[-1] += f" ({known['order']})"
+        cells += [f"{bits(counts[name], first):.3f}" for name in ("unigram", "bigram", "ngram")]
+        cells[-1] += f" ({counts['order']})"
         for preset in PRESETS:
-            found = results(root, text, preset)
+            found = [one for one in here if one["preset"] == preset]
             cells.append(cell(found))
             bad = [one for one in found if one["loss"] >= one["references"]["bigram"]]
             if size >= LARGE and preset != "pocket-post":
                 trained += len(found)
-                failed += [f"{text.stem} with {preset}"] * len(bad)
+                failed += [f"{text} with {preset}"] * len(bad)
         large += size >= LARGE
-        lines.append(f"| {text.stem} | {' | '.join(cells)} |")
+        lines.append(f"| {text} | {' | '.join(cells)} |")
     said = f"Of {trained} trainings of today's recipes on the {large} texts of 1 MB and more, "
     said += f"{len(failed)} ended above the bigram"
-    said += f": {', '.join(sorted(set(failed)))}." if failed else "."
-    device = describe_device(1)
+    counted = [f"{name} ({failed.count(name)})" for name in sorted(set(failed))]
+    said += f": {', '.join(counted)}." if failed else "."
+    where = " and ".join(sorted({one["cpu"] for one in known}))
+    when = max(one["date"] for one in known)
     return "\n".join(
-        [*lines, "", said, "", f"{device.cpu}, one thread each, torch {device.torch}, "
-         f"{date.today()}."]
-    )  # fmt: skip
+        [*lines, "", said, "", f"{where}, one thread each, torch {torch.__version__}, {when}."]
+    )
 
 
 def cell(found: list[dict[str, Any]]) -> str:
@@ -167,28 +189,33 @@ def into_document(document: Path, name: str, body: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
-    parser.add_argument("--texts", type=Path, required=True, help="a folder of texts")
+    parser.add_argument("--texts", type=Path, help="a folder of texts")
     parser.add_argument("--presets", nargs="+", default=PRESETS, help="(default: all)")
     parser.add_argument("--seeds", type=int, default=3, help="(default 3)")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default 2)")
     parser.add_argument("--precision", default="fp32", help="(default fp32)")
     parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()
-    texts = sorted(file for file in given.texts.iterdir() if file.is_file())
+    known = known_results()
     if given.write:
-        into_document(DOCUMENT, "learns", table(given.folder, texts))
+        into_document(DOCUMENT, "learns", table(known))
         return
-    given.folder.mkdir(parents=True, exist_ok=True)
+    if given.texts is None:
+        parser.error("--texts FOLDER says where texts are")
+    texts = sorted(file for file in given.texts.iterdir() if file.is_file())
     jobs = [
-        (given.folder, text, preset, seed, given.precision)
+        (text, preset, seed, given.precision)
         for seed in range(given.seeds)
         for preset in given.presets
         for text in texts
+        if not any(key_of(text, preset, seed).items() <= one.items() for one in known)
     ]
-    with ProcessPoolExecutor(given.jobs) as pool:
-        for line in pool.map(train_one, jobs):
-            print(line, flush=True)
+    with ProcessPoolExecutor(given.jobs) as pool, RESULTS.open("a", encoding="utf-8") as file:
+        for done in as_completed([pool.submit(train_one, job) for job in jobs]):
+            found = done.result()
+            file.write(json.dumps(found) + "\n")
+            file.flush()
+            print(sentence(found), flush=True)
 
 
 if __name__ == "__main__":
