@@ -289,7 +289,11 @@ def test_the_rate_falls_with_the_root_of_the_step() -> None:
     ("model", "changes", "problem"),
     [
         ("pocket", {"data.pair": "de-en"}, "needs a model with an encoder, and '.*' has none"),
-        ("lite-pocket-translation", {}, "give --pair, such as de-en"),
+        (
+            "lite-pocket-translation",
+            {},
+            "a model with an encoder, .*, needs to know which texts are a pair; give --pair",
+        ),
         (
             "lite-pocket-translation",
             {"data.pair": "de-en", "train.accumulate": 2},
@@ -349,3 +353,22 @@ def test_the_command_line_translates(
     ):
         assert main(arguments) == 2
         assert problem in capsys.readouterr().err
+
+
+def test_bad_pairs_take_one_line(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is read or learned before a translator knows its pairs."""
+    place = tmp_path / "pairs"
+    place.mkdir()
+    for name, text in (("train", "a\nb\n"), ("valid", "a\n\nb\n"), ("test", "a\n")):
+        for side in ("de", "en"):
+            (place / f"{name}.{side}").write_text(text if side == "en" else text.strip("\n") + "\n")
+    words = ["train", "transformer-pocket-translation", "--steps", "2", "--run"]
+    for run, more, problem in (
+        ("one", ["--data", str(place)], "needs to know which texts are a pair; give --pair"),
+        ("two", ["--data", str(place), "--pair", "de-en"], "the first in line 2, and would count"),
+    ):
+        assert main([*words, str(tmp_path / run), *more]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert problem in line

@@ -106,9 +106,11 @@ def find_pairs(
             kept = filters if split == "train" else replace(filters, longest=0, ratio=0.0)
             text, dropped = read_lines(found[split], f"{split} of {source!r}", kept)
             if dropped and split != "train":
+                first = next(n for n, pair in enumerate(found[split], 1) if kept.fault(*pair))
                 raise CorpusError(
                     f"{sum(dropped.values()):,} pairs in {split} of {source!r} have an empty side, "
-                    "and would count in scores; remove them from both sides"
+                    f"the first in line {first:,}, and would count in scores; remove them from "
+                    "both sides"
                 )
             if not text:
                 raise CorpusError(f"{split} of {source!r} has no pairs left")

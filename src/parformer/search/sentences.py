@@ -40,8 +40,8 @@ def in_torch(model: Model, source_bs: torch.Tensor, length: int, threads: int) -
 def sentence(model: Model, source_bs: torch.Tensor, length: int, **how: Any) -> Sentence:
     """A text of exactly this length; a model that no pairs have told its pad takes the last."""
     pad = model.config.pad if model.config.pad >= 0 else model.config.vocab_size - 1
-    lengths = {"min_len": length, "max_len": length}
-    return partial(translate, model, source_bs, n_best=1, pad=pad, **lengths, **how)
+    how |= {"min_len": length, "max_len": length}
+    return partial(translate, model, source_bs, n_best=1, pad=pad, **how)
 
 
 def in_beams(beam: int) -> Runs:

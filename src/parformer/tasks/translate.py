@@ -55,11 +55,7 @@ class Translate(Task):
                 f"train.task {self.name!r} needs a model with an encoder, and "
                 f"{str(config.pattern)!r} has none; take one such as lite-pocket-translation"
             )
-        if not recipe.data.pair:
-            raise ConfigError(
-                f"train.task {self.name!r} needs to know which texts are a pair; give --pair, such "
-                "as de-en"
-            )
+        need_pair(recipe)
         if recipe.train.accumulate > 1:
             raise ConfigError(
                 f"train.accumulate {recipe.train.accumulate} would cut batches of pairs unevenly; "
@@ -150,6 +146,15 @@ class Translate(Task):
         compounds = self.recipe.data.pair == "en-de"
         own, how = tokenised_bleu(texts.written, texts.references, compounds=compounds)
         return replace(found, tokenised=own, tokenised_signature=how)
+
+
+def need_pair(recipe: Recipe) -> None:
+    """Refuse a translator that is not told what its pairs are."""
+    if recipe.model.source is not None and not recipe.data.pair:
+        raise ConfigError(
+            f"a model with an encoder, {str(recipe.model.pattern)!r}, needs to know which texts "
+            "are a pair; give --pair, such as de-en"
+        )
 
 
 def logits_of(model: Model, batch: Batch) -> Tensor:

@@ -33,6 +33,7 @@ from parformer.events import Preparing, Watch
 from parformer.recipe import DataConfig, Recipe
 from parformer.store.files import cache_folder
 from parformer.tasks.preparing import kind_of, read_labelled
+from parformer.tasks.translate import need_pair
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
 from parformer.train.loop import Outcome, train
@@ -197,6 +198,7 @@ def read_text(
     recipe: Recipe, workers: Workers, watch: Watch, tokenizer: Tokenizer | None, path: Path
 ) -> Prepared:
     """The text as tokens; the first process makes them, the others find them made."""
+    need_pair(recipe)
     if not workers.first:
         workers.share("")
     corpus = find_text(recipe, watch, path)

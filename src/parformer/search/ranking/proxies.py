@@ -240,7 +240,7 @@ def train_score(recipe: Recipe, tokens: Tokens, valid: Tokens, *, share: float =
                 return -math.inf
         limit, task = recipe.train.evaluate_tokens, find_task(recipe)
         if isinstance(task, Translate):
-            loss = task.lost(session.model, within(task.pairs(valid), limit)).loss
+            lost = task.lost(session.model, within(task.pairs(valid), limit)).loss
         else:
-            loss = evaluate(session.model, valid, batch=8, limit=limit).loss
-    return -loss if math.isfinite(loss) else -math.inf
+            lost = evaluate(session.model, valid, batch=8, limit=limit).loss
+    return -lost if math.isfinite(lost) else -math.inf
