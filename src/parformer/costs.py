@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from torch import Tensor
 
 from parformer.blocks.base import BYTES, Cost, Shape
-from parformer.blocks.stack import stack_costs, stack_parameters
+from parformer.blocks.stack import Seen, stack_costs, stack_parameters
 from parformer.config import ModelConfig
 from parformer.embedding import embedding_cost
 from parformer.errors import ConfigError
@@ -83,7 +83,7 @@ def cost(
     that of a later one.
     """
     shape = step_shape(config, tgt_len, mem_len, batch, src_len)
-    seen: set[str] = set()
+    seen: Seen = {}
     encoder = encoder_cost(config, shape, seen)
     prices = list(stack_costs(config, config.pattern, shape, seen))
     rows = [Row(i, str(s), p) for i, (s, p) in enumerate(zip(config.pattern, prices, strict=True))]
@@ -111,7 +111,7 @@ def cost(
     )
 
 
-def encoder_cost(config: ModelConfig, shape: Shape, seen: set[str]) -> Cost:
+def encoder_cost(config: ModelConfig, shape: Shape, seen: Seen) -> Cost:
     """What reading the source takes, once: its embedding and its stack."""
     source = config.source
     if source is None:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import parformer as pf
 from parformer.blocks import BlockState, Repeated
 from parformer.blocks.linear import Linear
 from parformer.blocks.places import sinusoids
-from parformer.config import FAMILIES
+from parformer.config import FAMILIES, ModelConfig
+from parformer.costs import cost
 from parformer.errors import ConfigError, InputError
 from parformer.model import Model, build, refill
 from parformer.state import State
@@ -284,11 +285,20 @@ def test_brackets_that_make_no_sense_are_refused(pattern: str, says: str) -> Non
         make("gpt2", "<sf>", d_bottleneck=20)
 
 
-def test_names_that_stand_for_different_blocks_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'f\[share=a\]'.*cannot share the weights of 's\["):
-        make("gpt2", "s[share=a]f[share=a]")
-    with pytest.raises(ConfigError, match="of width 8 cannot share"):
-        make("gpt2", "s[share=a]<s[share=a]>")
+@pytest.mark.parametrize("attempt", [build, cost])
+def test_names_that_stand_for_different_blocks_are_refused(
+    attempt: Callable[[ModelConfig], object],
+) -> None:
+    for pattern, says in (
+        ("s[share=a]f[share=a]", r"'f\[share=a\]'.*cannot share the weights of 's\["),
+        ("s[share=a]<s[share=a]>", "of width 8 cannot share"),
+        ("f[inner=9,share=a]f[inner=8,share=a]", r"'f\[inner=8,.* cannot share"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            attempt(small_config("gpt2", pattern=pattern, d_model=16, n_head=2, d_bottleneck=8))
+
+
+def test_a_name_of_weights_is_a_word() -> None:
     with pytest.raises(ConfigError, match=r"'share' in .* takes a word"):
         make("gpt2", "s[share=3]")
 

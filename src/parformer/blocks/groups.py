@@ -29,7 +29,14 @@ from parformer.blocks.base import (
     norm_parameters,
 )
 from parformer.blocks.linear import Linear
-from parformer.blocks.stack import Remembered, Shared, Stack, stack_costs, stack_parameters
+from parformer.blocks.stack import (
+    Remembered,
+    Seen,
+    Shared,
+    Stack,
+    stack_costs,
+    stack_parameters,
+)
 from parformer.blocks.state import BlockState, GroupState, apart, together
 from parformer.errors import ConfigError
 from parformer.parts import InsideConfig, StackConfig
@@ -93,7 +100,7 @@ class Bottleneck(Group):
 
     @classmethod
     def cost(
-        cls, config: StackConfig, spec: BlockSpec, shape: Shape, seen: set[str] | None = None
+        cls, config: StackConfig, spec: BlockSpec, shape: Shape, seen: Seen | None = None
     ) -> Cost:
         narrow = inside_config(config, spec)
         d, width, bias = config.d_model, narrow.d_model, config.feed_forward_bias
@@ -103,7 +110,7 @@ class Bottleneck(Group):
             own += Cost(norm_parameters(narrow))
         if narrow.feed == "shared":
             own += linear_cost(d, width, tokens, bias=bias) + Cost(norm_parameters(narrow))
-        inside = stack_costs(narrow, narrow.pattern, shape, set() if seen is None else seen)
+        inside = stack_costs(narrow, narrow.pattern, shape, {} if seen is None else seen)
         return sum(inside, own + Cost(norm_parameters(config) + stack_parameters(narrow)))
 
 
@@ -130,9 +137,9 @@ class Repeated(Group):
 
     @classmethod
     def cost(
-        cls, config: StackConfig, spec: BlockSpec, shape: Shape, seen: set[str] | None = None
+        cls, config: StackConfig, spec: BlockSpec, shape: Shape, seen: Seen | None = None
     ) -> Cost:
-        inside = stack_costs(config, inside_of(spec), shape, set() if seen is None else seen)
+        inside = stack_costs(config, inside_of(spec), shape, {} if seen is None else seen)
         once = sum(inside, Cost())
         again = (once.shared() for _ in range(spec.times - 1))
         return sum(again, once)

@@ -237,12 +237,17 @@ def make_block(config: StackConfig, spec: BlockSpec, shared: Shared) -> Block:
     if str(name) not in shared:
         shared[str(name)] = (spec, reads, cls.make(config, spec))
     known, stream, block = shared[str(name)]
+    check_sharing(spec, reads, known, stream)
+    return block
+
+
+def check_sharing(spec: BlockSpec, reads: str, known: BlockSpec, stream: str) -> None:
+    """Blocks of one name are the same, on streams of the same width."""
     if known != spec or stream != reads:
         raise ConfigError(
             f"{str(spec)!r} of {reads} cannot share the weights of {str(known)!r} "
             f"of {stream}; give it another name"
         )
-    return block
 
 
 def stream_of(config: StackConfig) -> str:
@@ -252,11 +257,14 @@ def stream_of(config: StackConfig) -> str:
     return f"width {config.d_model}, feed={config.feed} from {config.d_outside}"
 
 
-def stack_costs(
-    config: StackConfig, pattern: Pattern, shape: Shape, seen: set[str]
-) -> Iterator[Cost]:
+Seen = dict[str, tuple[BlockSpec, str]]
+"""Whose weights have names, and what they read."""
+
+
+def stack_costs(config: StackConfig, pattern: Pattern, shape: Shape, seen: Seen) -> Iterator[Cost]:
     """The price of every block; weights that were seen before are not counted again."""
     priced: dict[BlockSpec, Cost] = {}
+    reads = stream_of(config)
     for spec in pattern:
         cls, name = find_block(spec), spec.options.get("share")
         if spec.inside is not None:
@@ -265,7 +273,8 @@ def stack_costs(
         if spec not in priced:
             priced[spec] = cls.cost(config, spec, shape)
         known = name is not None and str(name) in seen
-        seen |= set() if name is None else {str(name)}
+        if name is not None:
+            check_sharing(spec, reads, *seen.setdefault(str(name), (spec, reads)))
         yield priced[spec].shared() if known else priced[spec]
 
 
