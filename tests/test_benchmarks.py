@@ -12,6 +12,10 @@ import pytest
 import torch
 
 import parformer as pf
+from parformer.compress.coding import coded
+from parformer.compress.pruning import pruned
+from parformer.costs import cost
+from parformer.model import Model
 from parformer.train.start import open_start
 from tests.train.test_tuning import write_folder
 
@@ -203,3 +207,26 @@ def test_translators_compute_the_same_in_transformers_and_ctranslate2(
     logs = logits[1].log_softmax(-1)
     expected = [float(logs[0, 6]), float(logs[1, 2])]
     assert scored.log_probs == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_stairs_of_lite_transformer_have_the_papers_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    stack = load("stack", monkeypatch)
+    with torch.device("meta"):
+        lite = Model(pf.preset("lite-translation-496"))
+    assert stack.paper_bytes(lite) == 4 * 17_283_616  # 69.1 MB
+    small = pf.build(pf.preset("lite-pocket", pattern="lf", d_inner=64))
+    weight = small.blocks[1].inner.weight
+    whole, half = stack.paper_bytes(small), pruned(small, 0.5)
+    before, after = (int((one.blocks[1].inner.weight != 0).sum()) for one in (small, half))
+    assert before == weight.numel() == 2 * after
+    assert stack.paper_bytes(half) <= whole - 4 * after
+    assert stack.paper_bytes(coded(half, 8)) == pytest.approx(stack.paper_bytes(half) / 4, rel=0.03)
+    for pairs in ("", "somewhere"):
+        sizes = [
+            cost(stack.stack_recipe(name, 9, 0, pairs).model).decoder_parameters
+            for name in ("transformer", "lite")
+        ]
+        assert sizes[0] > 2.3 * sizes[1]
