@@ -29,8 +29,7 @@ PLACEMENT_EXAMPLES = """\
   parformer search placement --corpus 'notes/*.txt' --layers 12 --choices sfi --seeds 3
   parformer search placement --time 4m --limit latency=0.7x --retrain
   parformer search placement --by trials --choices rsfni --time 5m
-  parformer search placement transformer-pocket-translation --by trials --corpus pairs/ \\
-      --pair de-en --choices 'sfli | scfli' --time 10m
+  parformer search placement lite-pocket-translation --by trials --corpus pairs/ --pair de-en
   parformer search placement par-search --from ~/wikitext-103 --seeds 6"""
 
 SIZES_EXAMPLES = """\

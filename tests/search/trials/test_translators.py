@@ -170,7 +170,7 @@ def test_blocks_of_translators_are_timed_by_whole_texts(monkeypatch: pytest.Monk
     [
         (
             "transformer-pocket-translation",
-            "sfi",
+            "sfli",
             "write those of a translator as encoder | decoder",
         ),
         ("transformer-pocket-translation", "sfi |", "such as 'sfi | scfi'"),
@@ -184,9 +184,8 @@ def test_choices_that_do_not_fit_are_refused(preset: str, choices: str, problem:
         space_of(recipe)
 
 
-def test_the_places_are_the_models_unless_said() -> None:
-    told = {"search.choices": "sfi | scfi"}
-    space = space_of(read_recipe("transformer-pocket-translation", told))
+def test_places_and_choices_are_usual_unless_said() -> None:
+    space = space_of(read_recipe("transformer-pocket-translation", {"search.seeds": 1}))
     assert (space.encoder, len(space.layers)) == (6, 15)
     assert space.pattern([0] * 6 + [1] * 9) == Pattern.parse("(s)x6 | (c)x9")
     assert space.pattern([2] * 6 + [3] * 8 + [1]) == Pattern.parse("i | c")

@@ -52,6 +52,8 @@ PLACES = 64
 OWN = "architecture/"
 """What begins the names of the architecture's tensors in a checkpoint."""
 NUMBERS = "numbers"
+USUAL, TRANSLATING = SearchConfig().choices, "sfi | scfi"
+"""Choices where nobody names any: of a stack, and of a translator."""
 TESTED = 2
 """Batches that the removal test looks at."""
 
@@ -354,7 +356,8 @@ def search_of(recipe: Recipe) -> SearchConfig:
 
 def space_of(recipe: Recipe) -> Choices:
     search, pattern = search_of(recipe), recipe.model.pattern
-    sides = search.choices.split("|")
+    usual = pattern.encoder is not None and search.choices == USUAL
+    sides = (TRANSLATING if usual else search.choices).split("|")
     if pattern.encoder is None and len(sides) == 1:
         return Choices.uniform(search.layers or len(pattern), search.choices)
     if pattern.encoder is None or len(sides) != 2 or not all(side.strip() for side in sides):

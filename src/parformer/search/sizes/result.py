@@ -14,7 +14,7 @@ from parformer.measure.device import Receipt
 from parformer.measure.prediction import Accuracy, Spread
 from parformer.measure.readings import Step
 from parformer.pattern import Pattern
-from parformer.records import Record, Result
+from parformer.records import Json, Record, Result
 from parformer.search.limits import CLOCKED
 from parformer.search.machine import Machine
 from parformer.search.sizes.evolution import Plan
@@ -78,6 +78,13 @@ class Member(Record):
     def is_measured(self, metric: str) -> bool:
         """Whether a figure was measured or counted, not predicted."""
         return metric not in CLOCKED or self.measured is not None
+
+    def to_dict(self) -> Json:
+        """Without a word about encoders where there are none."""
+        values = super().to_dict()
+        if not self.encoder_layers:
+            del values["encoder_layers"]
+        return values
 
     def config(self, like: ModelConfig) -> ModelConfig:
         """The whole model, all else as the space's."""
