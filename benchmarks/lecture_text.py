@@ -155,11 +155,19 @@ def train_one(job: Job) -> str:
     loss = evaluate(model, tokens, batch=8).loss
     found: Json = {"bits": loss / math.log(2), "seconds": seconds, "steps": job.steps}
     found["rate"] = job.rate
-    if job.split == "test" and job.subject is INTERLEAVED and not job.seed:
-        known = references_of(prepared, {"valid": tokens, "test": tokens}, xz=False)["test"]
-        found["references"] = known.to_dict()
     job.file.write_text(json.dumps(found), "utf-8")
     return f"{job.file.stem}: {found['bits']:.3f} bits, {seconds:.0f} s"
+
+
+def count(root: Path, text: str) -> None:
+    """What plain counting has on the same test tokens."""
+    file = root / f"{Path(text).stem}-counted.json"
+    if file.is_file():
+        return
+    prepared = prepare(find_corpus(text), "byte", cache=cache_folder())
+    tokens = sample(prepared.splits["test"].tokens, SCORED)
+    known = references_of(prepared, {"valid": tokens, "test": tokens}, xz=False)["test"]
+    file.write_text(json.dumps(known.to_dict()), "utf-8")
 
 
 def file_of(root: Path, subject: Subject, text: str, what: str) -> Path:
@@ -216,7 +224,7 @@ def table(root: Path, texts: list[str]) -> str:
             cells += cells_of(root, subject, text)
         lines.append(f"| {' | '.join(cells)} |")
     for text in texts:
-        known = read(file_of(root, INTERLEAVED, text, "0"))["references"]
+        known = read(root / f"{Path(text).stem}-counted.json")
         counted = [f"{name} {known[name] / math.log(2):.3f}" for name in ("unigram", "bigram")]
         counted.append(f"{known['order']}-gram {known['ngram'] / math.log(2):.3f}")
         lines += ["", f"Counted, on {Path(text).stem}: {', '.join(counted)} bits per byte."]
@@ -230,8 +238,7 @@ def cells_of(root: Path, subject: Subject, text: str) -> list[str]:
     own, base = (seeds_of(root, one, text) for one in (subject, INTERLEAVED))
     if not own:
         return ["", "", "", ""]
-    bits = statistics.mean(one["bits"] for one in own)
-    words = f"{bits:.3f}" + (f" ({len(own)} seeds)" if len(own) > 1 else "")
+    words = f"{mean_bits(own):.3f}" + (f" ({len(own)} seeds)" if len(own) > 1 else "")
     apart = [mine["bits"] / theirs["bits"] - 1 for mine, theirs in zip(own, base, strict=False)]
     beside = "" if subject is INTERLEAVED else " ".join(f"{one:+.1%}" for one in apart)
     timed = file_of(root, subject, text, "timed")
@@ -246,6 +253,69 @@ def seeds_of(root: Path, subject: Subject, text: str) -> list[Json]:
     return [read(file) for file in files if file.is_file()]
 
 
+WIDTH, LINE, NAMES = 900, 26, 290
+
+
+def picture(root: Path, texts: list[str]) -> str:
+    """Bits beside interleaved attention's: filled for equal updates, open for equal time."""
+    height = 70 + LINE * len(SUBJECTS)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="system-ui, sans-serif" font-size="13" fill="#222">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
+    ]
+    room = (WIDTH - NAMES) / len(texts)
+    for row, subject in enumerate(SUBJECTS):
+        y = 58 + LINE * row
+        parts.append(f'<text x="{NAMES - 16}" y="{y + 4}" text-anchor="end">{subject.title}</text>')
+    for place, text in enumerate(texts):
+        left = NAMES + place * room
+        parts += column(root, text, left + 14, left + room - 20, height)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def column(root: Path, text: str, left: float, right: float, height: int) -> Iterator[str]:
+    """One text's axis and dots."""
+    base = mean_bits(seeds_of(root, INTERLEAVED, text))
+    shown = [
+        (row, kind, bits / base - 1)
+        for row, subject in enumerate(SUBJECTS)
+        for kind, bits in figures_of(root, subject, text)
+    ]
+    low = min(0, *(value for *_, value in shown)) - 0.02
+    high = max(0, *(value for *_, value in shown)) + 0.02
+
+    def x(value: float) -> float:
+        return left + (value - low) / (high - low) * (right - left)
+
+    yield f'<text x="{(left + right) / 2:.0f}" y="18" text-anchor="middle">{Path(text).stem}</text>'
+    for percent in range(10 * math.ceil(10 * low), 10 * math.floor(10 * high) + 1, 10):
+        words = f"{percent:+d}%".replace("-", "−") if percent else "interleaved"
+        colour = "#888" if percent == 0 else "#ddd"
+        at = x(percent / 100)
+        yield f'<path d="M{at:.1f} 44V{height - 12}" stroke="{colour}"/>'
+        yield f'<text x="{at:.1f}" y="38" text-anchor="middle" font-size="11">{words}</text>'
+    for row, kind, value in shown:
+        fill = "#fff" if kind == "timed" else "#1f6fb2"
+        yield (
+            f'<circle cx="{x(value):.1f}" cy="{58 + LINE * row}" r="5" fill="{fill}" '
+            'stroke="#1f6fb2" stroke-width="1.5" fill-opacity="0.8"/>'
+        )
+
+
+def figures_of(root: Path, subject: Subject, text: str) -> Iterator[tuple[str, float]]:
+    """Bits of each of its trainings, and of which kind that is."""
+    for one in seeds_of(root, subject, text):
+        yield "updates", one["bits"]
+    timed = file_of(root, subject, text, "timed")
+    if timed.is_file():
+        yield "timed", read(timed)["bits"]
+
+
+def mean_bits(found: list[Json]) -> float:
+    return statistics.mean(one["bits"] for one in found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
@@ -258,7 +328,10 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.write:
         into_document(DOCUMENT, "lecture", table(asked.folder, texts))
+        DOCUMENT.with_suffix(".svg").write_text(picture(asked.folder, texts), "utf-8")
         return
+    for text in texts:
+        count(asked.folder, text)
     with ProcessPoolExecutor(asked.jobs) as pool:
         stages = [lambda: trials(asked.folder, texts[0])]
         stages += [lambda: equal_updates(asked.folder, texts, 0)]
