@@ -355,6 +355,24 @@ def test_the_command_line_translates(
         assert problem in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("decay", [0.1, 0.0])
+def test_recipes_of_the_papers(decay: float) -> None:
+    """SRU++ (Lei 2021, appendix) and its baseline, and Lite Transformer's yaml for WMT."""
+    name = "srupp-translation-iwslt" if decay else "transformer-translation-iwslt"
+    own = read_recipe(name)
+    train = own.train
+    assert (train.optimizer, train.weight_decay, train.epochs) == ("radam", decay, 50)
+    assert (train.batch, train.clip, train.label_smoothing) == (128, 5.0, 0.0)
+    # 0.1 · step / 10,000^1.5 up to 10,000, then 0.1 / √step
+    assert rate(4_999, train) == pytest.approx(0.1 * 5_000 / 10_000**1.5)
+    assert rate(39_999, train) == pytest.approx(0.1 / 40_000**0.5)
+    assert own.data.vocabularies == "separate"
+    assert Translate(own).recipe.data.pair == "de-en"
+    lite = read_recipe("lite-translation-496").train
+    assert (lite.steps, lite.batch_tokens, lite.label_smoothing) == (50_000, 524_288, 0.1)
+    assert (rate(9_999, lite), rate(49_999, lite)) == pytest.approx((1e-3, 1e-7), rel=1e-2)
+
+
 def test_bad_pairs_take_one_line(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
