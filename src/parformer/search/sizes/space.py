@@ -16,12 +16,11 @@ draws the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
-from random import Random
 from typing import NoReturn
 
 from parformer.blocks.base import Shape, find_block
@@ -31,17 +30,18 @@ from parformer.errors import ConfigError
 from parformer.fields import check_names
 from parformer.notation import shown
 from parformer.parts import StackConfig
-from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, Value, block_of
+from parformer.pattern import MAX_BLOCKS, BlockSpec, Pattern, block_of
 from parformer.records import Json
 from parformer.search.placement.choices import IDENTITY, MAX_CHOICES
 from parformer.search.sizes.files import read_space_table
 from parformer.search.sizes.genome import Genome as Genome
-from parformer.search.sizes.genome import Layers, genome_of, stacks_of
+from parformer.search.sizes.genome import genome_of, stacks_of
+from parformer.search.sizes.moves import Moves
+from parformer.search.sizes.moves import Unit as Unit
 from parformer.search.sizes.ranges import (
     MOST,
     Range,
     Ranged,
-    Slot,
     read_block,
     read_range,
     read_slot,
@@ -53,15 +53,13 @@ FIELDS = ("d_model", "d_embed", "div_val")
 BOUNDS = ("decoder_parameters", "parameters")
 """What a space may keep between two numbers."""
 
-Unit = tuple[Slot, ...]
-
 MOST_LAYERS = 128
 ONE_TOKEN = Shape(1, 1, 0, 0)
 NO_LAYERS = Range.of(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchSpace:
+class SearchSpace(Moves):
     """Ranges of everything that may vary; the rest is the model that it is like."""
 
     name: str
@@ -213,16 +211,6 @@ class SearchSpace:
         depths = [int(depth) for depth in layers.values]
         return len(depths) * layer if self.alike else sum(layer**depth for depth in depths)
 
-    def draw(self, rng: Random) -> Genome:
-        """One genome, every gene drawn evenly from what the earlier ones leave it."""
-        fields = {name: int(rng.choice(values.values)) for name, values in self.fields}
-        sides = []
-        for unit, layers in self.sides:
-            depth = int(rng.choice(layers.values))
-            drawn = [self._draw_layer(unit, fields, rng) for _ in range(self._own(depth))]
-            sides.append(self._deep(drawn, depth))
-        return genome_of(fields, sides)
-
     def smallest(self, metric: str = "parameters") -> Genome:
         """The least of everything, and of blocks those with the least of a metric."""
         fields = {name: int(values.values[0]) for name, values in self.fields}
@@ -246,40 +234,6 @@ class SearchSpace:
                 str(min((block.least(width, ratio) for block in slot), key=price)) for slot in unit
             )
             sides.append((least,) * int(layers.values[0]))
-        return genome_of(fields, sides)
-
-    def mutate(self, genome: Genome, rng: Random, chance: float) -> Genome:
-        """Every gene is drawn again with this chance; so is what a new width rules out."""
-        fields = {
-            name: int(rng.choice(values.values)) if rng.random() < chance else genome.fields[name]
-            for name, values in self.fields
-        }
-        sides = []
-        for (unit, layers), known in zip(self.sides, stacks_of(genome), strict=False):
-            depth = len(known)
-            if rng.random() < chance:
-                depth = int(rng.choice(layers.values))
-            made = []
-            for number in range(self._own(depth)):
-                if number < len(known):
-                    made.append(self._mutate_layer(unit, known[number], fields, rng, chance))
-                else:
-                    made.append(self._draw_layer(unit, fields, rng))
-            sides.append(self._deep(made, depth))
-        return genome_of(fields, sides)
-
-    def cross(self, one: Genome, other: Genome, rng: Random) -> Genome:
-        """Every gene from either parent; layers that only one of them has come from that one."""
-        fields = {name: rng.choice((one, other)).fields[name] for name, _ in self.fields}
-        sides = []
-        parents = zip(stacks_of(one), stacks_of(other), strict=True)
-        for (unit, _), both in zip(self.sides, parents, strict=False):
-            depth = len(rng.choice(both))
-            made = []
-            for number in range(self._own(depth)):
-                having = [layers[number] for layers in both if number < len(layers)]
-                made.append(self._cross_layers(unit, having[0], having[-1], fields, rng))
-            sides.append(self._deep(made, depth))
         return genome_of(fields, sides)
 
     def config(self, genome: Genome) -> ModelConfig:
@@ -323,74 +277,6 @@ class SearchSpace:
             return {}
         unit = [" | ".join(map(str, slot)) for slot in self.encoder]
         return {"encoder": unit, "encoder_layers": self.encoder_layers.text}
-
-    def _own(self, depth: int) -> int:
-        """Layers of a stack that have sizes of their own."""
-        return 1 if self.alike else depth
-
-    def _deep(self, layers: Sequence[tuple[str, ...]], depth: int) -> Layers:
-        return (layers[0],) * depth if self.alike else tuple(layers)
-
-    def _draw_layer(self, unit: Unit, fields: Mapping[str, int], rng: Random) -> tuple[str, ...]:
-        width = fields["d_model"]
-        return tuple(str(rng.choice(s).draw(rng, width, self.inner_ratio)) for s in unit)
-
-    def _mutate_layer(
-        self,
-        unit: Unit,
-        layer: tuple[str, ...],
-        fields: Mapping[str, int],
-        rng: Random,
-        chance: float,
-    ) -> tuple[str, ...]:
-        made = []
-        for slot, text in zip(unit, layer, strict=True):
-            spec = read_block(text)
-            if len(slot) > 1 and rng.random() < chance:
-                spec = rng.choice(slot).draw(rng, fields["d_model"], self.inner_ratio)
-            changed = {name for name in spec.options if rng.random() < chance}
-            made.append(self._mended(slot, spec, changed, fields, rng))
-        return tuple(made)
-
-    def _cross_layers(
-        self,
-        unit: Unit,
-        one: tuple[str, ...],
-        other: tuple[str, ...],
-        fields: Mapping[str, int],
-        rng: Random,
-    ) -> tuple[str, ...]:
-        made = []
-        for slot, *texts in zip(unit, one, other, strict=True):
-            first, second = both = tuple(map(read_block, texts))
-            if first.kind != second.kind or first.options.keys() != second.options.keys():
-                child = rng.choice(both)
-            else:
-                options = {name: rng.choice(both).options[name] for name in first.options}
-                child = replace(first, options=options)
-            made.append(self._mended(slot, child, set(), fields, rng))
-        return tuple(made)
-
-    def _mended(
-        self,
-        slot: Slot,
-        spec: BlockSpec,
-        changed: set[str],
-        fields: Mapping[str, int],
-        rng: Random,
-    ) -> str:
-        """The block with some options drawn again, and whatever the width rules out."""
-        options = spec.options
-        alike = [block for block in slot if block.has(spec.kind, options)]
-        # of several, the one that these options came from; none if two were mixed
-        ranged = next(
-            (b for b in alike if all(options[n] in r.values for n, r in b.options)), alike[0]
-        )
-        mended: dict[str, Value] = {}
-        for name, fit in ranged.fit(fields["d_model"], self.inner_ratio).items():
-            keep = name not in changed and options[name] in fit
-            mended[name] = options[name] if keep else rng.choice(fit)
-        return str(replace(spec, options=mended))
 
     def ranged_blocks(self) -> Iterator[Ranged]:
         """Every block that may stand somewhere, once."""
