@@ -152,6 +152,10 @@ def test_bad_wishes_are_refused(tmp_path: Path) -> None:
         coded(coded(model, 8), 4)
     with pytest.raises(InputError, match="calibrate on is empty"):
         coded(model, 8, activations=lambda m: None)
+    with torch.no_grad():
+        model.blocks[0].norm.weight[3] = torch.nan
+    with pytest.raises(InputError, match=r"inputs of 'blocks\.0\.qkv' have NaN"):
+        coded(model, 8, activations=lambda m: m(torch.arange(9)[None]))
 
 
 def test_codes_of_another_model_are_refused(tmp_path: Path) -> None:

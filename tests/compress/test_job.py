@@ -10,15 +10,16 @@ import torch
 
 import parformer as pf
 from parformer.cli import main
-from parformer.compress import job
+from parformer.compress import job, steps
 from parformer.compress.choosing import choose, prices, size_price
 from parformer.compress.coding import coded_maps
 from parformer.compress.receipt import Figures
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import CompressResult
 from parformer.compress.shrinking import importance, places
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, Stopped
 from parformer.store.folder import WEIGHTS
+from parformer.train.session import Session
 
 SMALL = (
     *("model.pattern=(sf)x2", "model.d_model=64", "model.d_inner=128", "train.batch=4"),
@@ -119,6 +120,52 @@ def test_steps_are_stacked_and_a_stopped_job_does_nothing_twice(
     ]
     whole = pf.compress(**request | {"run": tmp_path / "again"} | {"by": "quantize"}, **QUICK)
     assert result.last.figures.size < whole.last.figures.size
+
+
+def test_a_killed_compression_ends_with_the_same_bits(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when a step is made and not yet written, in a training, and in the last step."""
+    asked = {"model": trained, "by": "shrink,distil,prune,quantize", "limits": ("size=0.8x",)}
+    asked |= {"updates": 4, "sparsity": 0.5, "activations": True, **QUICK}
+
+    def sizes_alone(models: object, sizes: dict[str, int], *_: object) -> dict[str, Figures]:
+        """No clock: it decides no bit here."""
+        same = {"parameters": 1, "memory": 1, "token": 1.0, "piece": 1.0}
+        falls = {name: 1 / (2 + number) for number, name in enumerate(sizes)}
+        return {n: Figures(size=size, loss=falls[n], **same) for n, size in sizes.items()}
+
+    monkeypatch.setattr(job, "weigh", sizes_alone)
+    monkeypatch.setattr(job, "write_samples", lambda *_: "")
+    for name, few in (("TRIED", 512), ("BATCHES", 2), ("CALIBRATED", 512)):
+        monkeypatch.setattr(steps, name, few)
+    pf.compress(run=tmp_path / "whole", **asked)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def at_update(session: Session, step: int) -> object:
+        if step == 2:
+            raise KeyboardInterrupt
+        return update(session, step)
+
+    update = Session.update
+    for where, what, instead in (
+        (job, "write_step", killed),
+        (Session, "update", at_update),
+        (steps, "coded", killed),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what, instead)
+            with pytest.raises((KeyboardInterrupt, Stopped)):
+                pf.compress(run=tmp_path / "killed", **asked)
+    result = pf.compress(run=tmp_path / "killed", **asked)
+    assert all(stair.taken for stair in result.stairs)
+    for step in ("1-shrink", "2-distil", "3-prune", "4-quantize"):
+        files = [tmp_path / run / "steps" / step / "model" / WEIGHTS for run in ("whole", "killed")]
+        assert files[0].read_bytes() == files[1].read_bytes(), step
+    ends = [tmp_path / run / "model" / WEIGHTS for run in ("whole", "killed")]
+    assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
 def test_a_shrunk_model_is_an_ordinary_one_within_its_size(trained: Path, tmp_path: Path) -> None:

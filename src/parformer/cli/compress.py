@@ -9,6 +9,7 @@ from parformer.cli.console import make_console, print_json, print_lines
 from parformer.cli.flags import Flag, add_flags, asked
 from parformer.cli.screen import Screen
 from parformer.compress.request import CompressRequest
+from parformer.errors import ConfigError
 from parformer.fields import read_seconds
 
 EXAMPLES = """\
@@ -45,14 +46,17 @@ def run(arguments: argparse.Namespace) -> None:
     screen = Screen(quiet=arguments.json)
     with screen.bar:
         result = compress(request, watch=screen)
+    beyond = bool(result.limits) and not result.kept
     if arguments.json:
         print_json(result.to_dict())
-        return
-    make_console().print(compressed_table(result))
-    path = shlex.quote(str(result.run))
-    print_lines(
-        result.verdict(),
-        f"report: {request.folder / REPORT}",
-        f"model:  {request.folder / 'model'}",
-        f"try:    parformer evaluate {path}",
-    )
+    else:
+        make_console().print(compressed_table(result))
+        path = shlex.quote(str(result.run))
+        print_lines(
+            *(() if beyond else (result.verdict(),)),
+            f"report: {request.folder / REPORT}",
+            f"model:  {request.folder / 'model'}",
+            f"try:    parformer evaluate {path}",
+        )
+    if beyond:  # whoever waits for the limit has to hear that it was not reached
+        raise ConfigError(result.verdict())

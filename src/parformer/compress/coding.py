@@ -104,7 +104,14 @@ def watch_inputs(model: Model, read: Reading) -> dict[str, Tensor]:
             handle.remove()
     if not far:
         raise InputError("the text to calibrate on is empty; give some tokens")
-    return {name: torch.cat(seen).amax(0, keepdim=True).clone() for name, seen in far.items()}
+    reaches = {name: torch.cat(seen).amax(0, keepdim=True).clone() for name, seen in far.items()}
+    for name, reach in reaches.items():
+        if not bool(torch.isfinite(reach)):
+            raise InputError(
+                f"inputs of {name!r} have NaN or infinity among them while the text is read, which "
+                "have no range; look for them in the weights before it"
+            )
+    return reaches
 
 
 def decoded(model: Model) -> Model:

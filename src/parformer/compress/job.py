@@ -16,14 +16,12 @@ from typing import Any
 
 from parformer import __version__
 from parformer.compress.receipt import Bench, Figures, bytes_of, weigh
-from parformer.compress.replacing.places import candidates, find_places
+from parformer.compress.refusing import refuse_early
 from parformer.compress.replacing.result import Replacement
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import ORIGINAL, CompressResult, Stair
 from parformer.compress.steps import STEPS, finite
-from parformer.compress.vocabulary import refuse
 from parformer.compress.work import Work
-from parformer.data.fewer import fewer
 from parformer.data.foreign import read_folder_tokenizer
 from parformer.data.tokenizers import Tokenizer, load_tokenizer
 from parformer.data.tokens import Prepared
@@ -88,7 +86,8 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
     prepared = texts_of(request, opened, watch)
     recipe = recipe_of(opened, model, prepared, request.corpus)
     bench = Bench(recipe, prepared, request.tokens, request.rounds, request.threads)
-    refuse_early(request, model, prepared)
+    steps = request.steps or planned(request.targets)
+    refuse_early(request, steps[0], model, prepared.tokenizer)
     make_folder(path)
     if (path / METRICS).exists():
         raise ConfigError(f"{str(path)!r} holds a training; choose another --run")
@@ -97,7 +96,6 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         opened = in_our_form(opened, model, path)
         standing = begin(model, opened, bench, watch)
         first = standing.stairs[0].figures
-        steps = request.steps or planned(request.targets)
 
         def read(tokenizer: Tokenizer) -> Prepared:
             return texts_of(request, replace(opened, tokenizer=tokenizer), watch)
@@ -121,15 +119,6 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         result = finish(request, bench, standing, prompt, time.monotonic() - began)
         keep(path, result, standing)
     return replace(result, run=path)
-
-
-def refuse_early(request: CompressRequest, model: Model, prepared: Prepared) -> None:
-    """Find blocks that cannot be replaced, and words that have to stay, before anything else."""
-    if request.steps[:1] == ("vocabulary",):
-        refuse(model)
-        fewer(prepared.tokenizer, range(prepared.tokenizer.size))
-    if request.steps[:1] == ("replace",):
-        candidates(model, find_places(model, request.replacements), request.seed)
 
 
 def open_model(path: Path) -> tuple[Opened, Model]:

@@ -168,7 +168,9 @@ def refitted(weight_oc: Tensor, config: ModelConfig, width: int) -> Tensor:
     near_n1 = (1 / (1 + far_n))[:, None]
     square = new_nc.T @ (near_n1 * new_nc)
     square += RIDGE * float(near_n1.sum()) * torch.eye(width, dtype=torch.float64)
-    fit_co = torch.linalg.solve(square, new_nc.T @ (near_n1 * (old_nc @ weight_oc.double().T)))
+    fit_co: Tensor = torch.linalg.solve(
+        square, new_nc.T @ (near_n1 * (old_nc @ weight_oc.double().T))
+    )
     return fit_co.T.to(weight_oc.dtype)
 
 

@@ -75,6 +75,10 @@ class CompressRequest:
         need_at_least("updates", self.updates, 0)
         if self.time is not None and self.updates:
             raise ConfigError(f"both time {self.time:g} s and updates {self.updates}; give one")
+        if "quantize" in self.steps[:-1]:
+            raise ConfigError(
+                f"by {self.by!r}: quantize comes last, since nothing else can be done to codes"
+            )
         if "vocabulary" in self.steps[1:]:
             raise ConfigError(
                 f"by {self.by!r}: the vocabulary goes first, since later steps learn from a model "

@@ -27,7 +27,7 @@ from parformer.data.labelled import Labelled
 from parformer.data.pairs import Filters, find_pairs, sides_of
 from parformer.data.tokenizers import Tokenizer
 from parformer.data.tokens import Prepared, prepare
-from parformer.errors import ConfigError, CorpusError
+from parformer.errors import ConfigError, CorpusError, FolderError
 from parformer.evaluate.counting import References, references_of
 from parformer.events import Preparing, Watch
 from parformer.recipe import DataConfig, Recipe
@@ -43,6 +43,7 @@ from parformer.train.run import (
     is_run,
     make_folder,
     only_one,
+    open_run,
     read_run,
     read_run_tokenizer,
     start_run,
@@ -74,6 +75,7 @@ def train_model(
     def settle(recipe: Recipe, prepared: Prepared) -> Recipe:
         tokens = prepared.splits["train"].tokens
         refuse_misfits(recipe, tokens, workers)
+        refuse_teacher(recipe, prepared.tokenizer)
         return decide(recipe, tokens, workers, watch.notice)
 
     if recipe is not None:
@@ -88,6 +90,18 @@ def train_model(
         if beside and workers.first and outcome.finished:
             outcome = replace(outcome, beside=count_beside(recipe, prepared))
         return outcome
+
+
+def refuse_teacher(recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """As many words need not be the same words: a teacher has to read with the same tokenizer."""
+    teacher = "" if recipe.compress is None else recipe.compress.teacher
+    known = open_run(Path(teacher)).tokenizer if teacher else None
+    if known is not None and known != tokenizer:
+        raise FolderError(
+            f"the teacher {teacher!r} reads {known.size:,} {known.kind} tokens, the student "
+            f"{tokenizer.size:,} {tokenizer.kind} tokens of another vocabulary; take a teacher of "
+            "the same vocabulary"
+        )
 
 
 def count_beside(recipe: Recipe, prepared: Prepared) -> dict[str, References]:
