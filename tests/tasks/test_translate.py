@@ -214,7 +214,9 @@ def test_vocabularies_of_their_own(
     tokens = torch.tensor([[*known.source.encode("ein Hund"), model.config.end]])
     found = pf.translate(model, tokens, beam=2, max_len=2 * tokens.shape[1] + 10)
     assert one.text == known.target.decode(found.plain(0))
-    common = pf.evaluate(model=tmp_path / "run", beam=2).score.texts  # type: ignore[union-attr]
+    scored = pf.evaluate(model=tmp_path / "run", beam=2)
+    assert scored.tokenizer == kind
+    common = scored.score.texts  # type: ignore[union-attr]
     assert common is not None
     assert "\n".join(common.sources) + "\n" == (pairs / "test.de").read_text("utf-8")
     assert "\n".join(common.references) + "\n" == (pairs / "test.en").read_text("utf-8")

@@ -337,7 +337,7 @@ def translations(
         score=TranslationScore(found.loss, found.tokens, common, texts),
         corpus=prepared.corpus,
         identity=prepared.identity,
-        tokenizer=prepared.tokenizer.kind,
+        tokenizer=prepared.tokenizer.kinds[-1],
         split=asked.split,
         tgt_len=0,
         mem_len=0,
