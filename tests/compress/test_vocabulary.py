@@ -151,7 +151,7 @@ def test_stretches_that_are_no_pairs_have_a_wider_interval() -> None:
 
 def test_what_cannot_lose_words_says_so(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="first"):
-        CompressRequest(model=Path("x"), by="quantize,vocabulary")
+        CompressRequest(model=Path("x"), by="shrink,vocabulary")
     both = CompressRequest(model=Path("x"), by="vocabulary,quantize", replace=("s=i",))
     assert both.steps == ("vocabulary", "replace", "quantize")
     model = alive("llama-pocket", pattern="sf")
