@@ -213,9 +213,9 @@ class Muon(Optimizer):
             updates = orthogonal(torch.stack(ahead).bfloat16()).to(ahead[0].dtype).unbind()
         else:
             updates = tuple(orthogonal(matrix_oi) for matrix_oi in ahead)
-        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         size = MUON_RMS * math.sqrt(max(weights[0].shape))
         for weight_oi, update_oi in zip(weights, updates, strict=True):
+            weight_oi.mul_(1 - group["lr"] * group["weight_decay"])
             weight_oi.add_(share_out(update_oi, like=weight_oi), alpha=-group["lr"] * size)
 
     def _ahead(self, weight_oi: nn.Parameter, group: Group) -> Tensor:
@@ -249,7 +249,7 @@ def orthogonal(matrix_oi: Tensor) -> Tensor:
     a, b, c = NEWTON_SCHULZ
     plus = torch.baddbmm if matrix_oi.ndim == 3 else torch.addmm
     norm = torch.linalg.vector_norm(matrix_oi, dim=(-2, -1), keepdim=True)
-    x_oi = matrix_oi / norm.clamp(min=NEWTON_SCHULZ_EPS)
+    x_oi: Tensor = matrix_oi / norm.clamp(min=NEWTON_SCHULZ_EPS)
     for _ in range(NEWTON_SCHULZ_STEPS):
         square_oo = x_oi @ x_oi.mT
         factor_oo = plus(square_oo, square_oo, square_oo, beta=b, alpha=c)
