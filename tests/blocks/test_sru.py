@@ -387,10 +387,13 @@ def test_weight_decay_leaves_the_vectors_alone(spec: str) -> None:
         ("a[heads=2]", r"2 heads do not divide the width 3 inside 'a\[heads=2\]'; set width="),
         ("a[heads=0]", "'heads' in .* must be at least 1, got 0"),
         ("a[width=0]", "'width' in .* must be at least 1, got 0"),
-        ("r[heads=1]", "unknown option 'heads' in .*; known options: both, full, norm, share, width"),
+        (
+            "r[heads=1]",
+            "unknown option 'heads' in .*; known options: both, full, norm, share, width",
+        ),
         (
             "a[full]",
-            "unknown option 'full' in .*; known options: both, heads, norm, qkv, share, source, width",
+            "unknown option 'full' in .*; known options: both, heads, norm, qkv, share, source, w",
         ),
         ("a[qkv=3]", "option 'qkv' in .* takes no value, got 3"),
     ],

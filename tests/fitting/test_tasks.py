@@ -25,11 +25,11 @@ from parformer.fitting.phases import Line
 from parformer.fitting.request import FitRequest
 from parformer.fitting.result import FitResult, ModelFacts, Verdict
 from parformer.fitting.scored import TaskScores
-from parformer.search.sentences import sentence_meter
 from parformer.fitting.verdict import at_task
 from parformer.measure.readings import Step
 from parformer.model import build
 from parformer.pattern import Pattern
+from parformer.search.sentences import sentence_meter
 from parformer.tasks import Translate
 from tests.fitting.office import small_fit
 
