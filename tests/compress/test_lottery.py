@@ -14,6 +14,7 @@ from parformer.errors import ConfigError
 from parformer.recipe import Recipe, read_recipe
 from parformer.train.checkpoint import in_order, read_checkpoint
 from parformer.train.job import train_model
+from parformer.train.run import read_run
 from parformer.train.shape import Shaping
 from parformer.weights import matrices
 
@@ -47,10 +48,18 @@ def test_every_round_leaves_less_and_keeps_within_the_last(tmp_path: Path) -> No
     assert sizes[stays].min() >= sizes[~stays].max()
 
 
+def test_all_rounds_compute_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of precisions need not end the same way twice."""
+    answers = iter(("fp32", "bf16", "bf16"))
+    monkeypatch.setattr("parformer.train.plan.find_precision", lambda *_: next(answers))
+    tickets = Lottery(recipe=small(), folder=tmp_path, share=0.5).draw(2)
+    assert {read_run(ticket.run).train.precision for ticket in tickets} == {"fp32"}
+
+
 @pytest.mark.parametrize("back", ["first", "step", "random"])
 def test_weights_go_back_to_what_they_were(back: str, tmp_path: Path) -> None:
     """Trained once more by hand from where a ticket should begin."""
-    recipe = small()
+    recipe = small(**{"train.precision": "fp32"})
     lottery = Lottery(recipe=recipe, folder=tmp_path / back, back=back, step=3, share=0.4)  # type: ignore[arg-type]
     _, ticket = lottery.draw(1)
     begin = {

@@ -33,6 +33,8 @@ from parformer.weights import matrices
 
 Back = Literal["first", "step", "random"]
 """What weights are set back to: the first ones, those of an early step, or fresh ones."""
+DECIDED = ("precision", "compile", "kernels")
+"""Settings of a training that a trial on this machine decides, where they are left open."""
 FRESH = 7919
 """Added to a recipe's seed, for weights that nobody had before."""
 
@@ -95,6 +97,9 @@ class Lottery:
             start = self.recipe.replaced({"train.checkpoint_every": self.step})
             return train_model(start, run, watch=self.watch, prepared=self.prepared)
         changes: dict[str, object] = {"compress.masks": str(self.masks(before))}
+        # what was left open is decided once: tickets must not differ by how they compute
+        decided = read_run(before).train
+        changes |= {f"train.{name}": getattr(decided, name) for name in DECIDED}
         if self.back == "random":
             self.keep_fresh(before)
         if self.back != "first":

@@ -3,6 +3,7 @@
 A gallery of sizes gives a model its depth, its width and every block its options. One choice
 of all of them is a genome; it stands for exactly one architecture.
 
+>>> from random import Random
 >>> space = read_space("lts")
 >>> genome = space.draw(Random(0))
 >>> genome.layers[0]
