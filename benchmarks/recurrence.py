@@ -430,7 +430,9 @@ class SingleSteps:
             self.state = self.model(self.token, self.state).state
 
     def state_bytes(self) -> int:
-        kept = (t for block in self.start.blocks if block is not None for t in block.tensors())
+        kept = (
+            t for block in self.start.blocks if block is not None for t in block.tensors().values()
+        )
         return sum(4 * t.numel() for t in kept)
 
 
