@@ -31,6 +31,9 @@ QUICKER = 2
 """How many times as many updates there must be time for, for the contest to begin again."""
 TIMED = 0.4
 """The share of a training that it takes to see a plain Transformer in the time of the best."""
+RISEN = 1.03
+"""By how much a loss rises where a rate is too high. Beside counts there is little left to learn,
+and two looks at a sound training differ by 1%."""
 NO_TIME = "there was no time left for it"
 
 
@@ -177,12 +180,21 @@ def first_third(fit: Running, name: str, steps: int, third: int) -> float:
         elif (
             trained is not None
             and third >= BEGUN
-            and loss > trained.loss_at(third // 2)
+            and has_risen(trained.loss_at(third // 2), loss)
             and not fit.kind.keeps_best
         ):
             why = "got worse"  # a rate that it cannot bear
         if not why or fit.late() or not slow_down(fit, name, why):
             return loss
+
+
+def has_risen(before: float, now: float) -> bool:
+    """Whether a model got worse by more than chance.
+
+    >>> has_risen(0.996, 1.003), has_risen(1.7, 2.1)
+    (False, True)
+    """
+    return now > RISEN * before
 
 
 def to_the_end(fit: Running, name: str, steps: int, end: int) -> Contestant:
