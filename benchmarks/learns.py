@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
 from functools import cache
@@ -39,15 +40,17 @@ from parformer.train.session import Session
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "learns.md"
 RESULTS = Path(__file__).with_name("learns.jsonl")
-PRESETS = (
+OF_BYTES = (
     "pocket",
     "par-pocket",
     "llama-pocket",
-    "gpt2-pocket",
     "srupp-pocket",
-    "bert-pocket",
+    "lite-pocket",
+    "synthesizer-pocket",
     "pocket-post",
 )
+OF_PIECES = ("gpt2-pocket", "bert-pocket", "mobilebert-pocket", "albert-pocket")
+PRESETS = (*OF_BYTES, *OF_PIECES)
 UPDATES = 300
 SCORED = 65_536
 """Tokens of the test split that models and counts are scored on."""
@@ -93,7 +96,7 @@ def digest_of(text: Path) -> str:
 
 def sentence(found: dict[str, Any]) -> str:
     known, scale = found["references"], math.log(2)
-    verdict = "learned" if found["loss"] < known["bigram"] else "NOT LEARNED"
+    verdict = "learned" if learned(found) else "NOT LEARNED"
     return (
         f"{found['text']}, {found['preset']}, seed {found['seed']}: {found['loss'] / scale:.3f} "
         f"bits per token, bigram {known['bigram'] / scale:.3f}, {known['order']}-gram "
@@ -124,52 +127,80 @@ def known_results() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text("utf-8").splitlines()]
 
 
-def table(known: list[dict[str, Any]]) -> str:
-    """A row per text, a column per preset: bits per byte, mean over seeds; counts beside them."""
-    heads = ["text", "size", "letters", "bigram", "n-gram", *PRESETS]
-    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
-    failed, trained, large = list[str](), 0, 0
-    for text in sorted({one["text"] for one in known}):
-        newest = [one for one in known if one["text"] == text][-1]["digest"]
-        here = [one for one in known if (one["text"], one["digest"]) == (text, newest)]
-        first = next((one for one in here if one["bytes_per_token"] == 1), None)
-        if first is None:
-            continue
-        counts, size = first["references"], first["bytes"]
-        cells = [f"{size / 1e6:.1f} MB"]
-        cells += [f"{bits(counts[name], first):.3f}" for name in ("unigram", "bigram", "ngram")]
-        cells[-1] += f" ({counts['order']})"
-        for preset in PRESETS:
-            found = [one for one in here if one["preset"] == preset]
-            cells.append(cell(found))
-            bad = [one for one in found if one["loss"] >= one["references"]["bigram"]]
-            if size >= LARGE and preset != "pocket-post":
-                trained += len(found)
-                failed += [f"{text} with {preset}"] * len(bad)
-        large += size >= LARGE
-        lines.append(f"| {text} | {' | '.join(cells)} |")
-    said = f"Of {trained} trainings of today's recipes on the {large} texts of 1 MB and more, "
-    said += f"{len(failed)} ended above the bigram"
-    counted = [f"{name} ({failed.count(name)})" for name in sorted(set(failed))]
-    said += f": {', '.join(counted)}." if failed else "."
+def tables(known: list[dict[str, Any]]) -> str:
+    """Models of bytes beside counts of bytes, models of pieces as parts of their own bigram."""
+    newest = {one["text"]: one["digest"] for one in known}
+    known = [one for one in known if one["digest"] == newest[one["text"]]]
+    texts = {
+        text: [one for one in known if one["text"] == text]
+        for text in sorted(newest)
+        if any(one["text"] == text and one["bytes_per_token"] == 1 for one in known)
+    }
+    heads = ["text", "size", "letters", "bigram", "n-gram", *OF_BYTES]
+    bytes_rows = [[text, *counted(found), *cells(found, OF_BYTES)] for text, found in texts.items()]
+    piece_rows = [[text, *cells(found, OF_PIECES)] for text, found in texts.items()]
     where = " and ".join(sorted({one["cpu"] for one in known}))
     when = max(one["date"] for one in known)
     return "\n".join(
-        [*lines, "", said, "", f"{where}, one thread each, torch {torch.__version__}, {when}."]
+        [
+            *markdown(heads, bytes_rows),
+            "",
+            "Models of pieces, as parts of what the bigram of their own pieces has:",
+            "",
+            *markdown(["text", *OF_PIECES], piece_rows),
+            "",
+            summary([one for found in texts.values() for one in found]),
+            "",
+            f"{where}, one thread each, torch {torch.__version__}, {when}.",
+        ]
     )
 
 
+def markdown(heads: Sequence[str], rows: list[list[str]]) -> list[str]:
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
+
+
+def counted(found: list[dict[str, Any]]) -> list[str]:
+    """The size of a text, and what counts of its bytes reach."""
+    first = next(one for one in found if one["bytes_per_token"] == 1)
+    counts = first["references"]
+    row = [f"{bits(counts[name], first):.3f}" for name in ("unigram", "bigram", "ngram")]
+    return [f"{first['bytes'] / 1e6:.1f} MB", *row[:-1], f"{row[-1]} ({counts['order']})"]
+
+
+def cells(found: list[dict[str, Any]], presets: Sequence[str]) -> list[str]:
+    return [cell([one for one in found if one["preset"] == preset]) for preset in presets]
+
+
+def summary(known: list[dict[str, Any]]) -> str:
+    """How many of today's recipes learned nothing where there was enough to learn."""
+    asked = [one for one in known if one["bytes"] >= LARGE and one["preset"] != "pocket-post"]
+    texts = {one["text"] for one in asked}
+    failed = [f"{one['text']} with {one['preset']}" for one in asked if not learned(one)]
+    said = f"Of {len(asked)} trainings of today's recipes on the {len(texts)} texts of 1 MB and "
+    said += f"more, {len(failed)} ended above the bigram"
+    named = [f"{name} ({failed.count(name)})" for name in sorted(set(failed))]
+    return said + (f": {', '.join(named)}." if failed else ".")
+
+
+def learned(found: dict[str, Any]) -> bool:
+    return bool(found["loss"] < found["references"]["bigram"])
+
+
 def cell(found: list[dict[str, Any]]) -> str:
-    """Mean bits per byte and how far seeds lie apart; what did not learn is struck out."""
+    """The mean and how far seeds lie apart; what did not learn is struck out."""
     if not found:
         return ""
-    values = [bits(one["loss"], one) for one in found]
+    pieces = found[0]["preset"] in OF_PIECES
+    values = [
+        one["loss"] / one["references"]["bigram"] if pieces else bits(one["loss"], one)
+        for one in found
+    ]
     words = f"{statistics.mean(values):.3f}"
     if len(values) > 1:
         words += f" ± {statistics.stdev(values):.3f}"
-    if any(one["loss"] >= one["references"]["bigram"] for one in found):
-        words = f"~~{words}~~"
-    return words
+    return words if all(map(learned, found)) else f"~~{words}~~"
 
 
 def bits(loss: float, found: dict[str, Any]) -> float:
@@ -198,7 +229,7 @@ def main() -> None:
     given = parser.parse_args()
     known = known_results()
     if given.write:
-        into_document(DOCUMENT, "learns", table(known))
+        into_document(DOCUMENT, "learns", tables(known))
         return
     if given.texts is None:
         parser.error("--texts FOLDER says where texts are")

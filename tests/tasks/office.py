@@ -28,7 +28,7 @@ SMALL = (
     "--set", "model.d_model=16", "--set", "model.d_inner=24", "--set", "model.n_head=2",
     "--set", "model.pattern=sf", "--set", "data.vocab_size=120", "--set", "train.precision=fp32",
     "--set", "train.kernels=plain", "--set", "train.threads=1", "--set", "train.log_every=1",
-    "--set", "train.checkpoint_every=2",
+    "--set", "train.checkpoint_every=2", "--set", "model.trigrams=none",
 )  # fmt: skip
 """A model of bert-pocket's that trains in a moment."""
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from parformer.blocks.places import sinusoids
 from parformer.compress.coding import coded_maps
 from parformer.config import ModelConfig
-from parformer.embedding import has_cluster_tables
+from parformer.embedding import has_cluster_tables, projected_width
 from parformer.errors import ConfigError
 from parformer.model import Model, build_from
 from parformer.parts import StackConfig
@@ -127,8 +127,10 @@ def of_width(config: ModelConfig, width: int) -> ModelConfig:
         changes["d_attention"] = config.d_attention or max(1, config.d_model // 4)
     if config.d_source == config.d_model:
         changes["d_source"] = width
-    projected = has_cluster_tables(config) or config.embed_width != config.d_model
+    projected = has_cluster_tables(config) or projected_width(config) > 0
     changes["d_embed"] = config.embed_width if projected else 0
+    if projected and config.embedding == "plain":  # trigrams are projected at any width
+        changes["embedding"] = "factorized"
     return config.replaced(**changes)
 
 
