@@ -59,6 +59,7 @@ OPTIONS = (
     "l[attend=0.25]",
     "l[branches=attend4h2+dynamic6h1k2+light2h2k9,glu=on]",
     "l[branches=light6+attend3+attend3h1,kernel=3]",
+    "l[branches=attend6+dynamic3h2k3i4+light3h1k2i5]",
     "l[leaky]",
 )
 any_options = pytest.mark.parametrize("pattern", OPTIONS)
@@ -291,6 +292,8 @@ def test_kernels_are_dropped_while_training() -> None:
         ("l[kernel=0]", {}, "'kernel' in .* must be at least 1, got 0"),
         ("l[kernel=2.5]", {}, "'kernel' in .* takes a whole number, got 2.5"),
         ("l[branches=attend6+wide6]", {}, "branch 'wide6' in .* is none; write attend, dynamic"),
+        ("l[branches=attend6i2+light6]", {}, "attends, which has no taps .k. and no channels ins"),
+        ("l[branches=attend6+light6h3i4]", {}, "3 heads do not divide the 4 channels that conv"),
         ("l[branches=attend6]", {}, "have 6 channels together, the stream 12; they must agree"),
         ("l[branches=attend6k3+light6]", {}, "branch 'attend6k3' in .* attends, which has no taps"),
         ("l[branches=attend12h0]", {}, "has 0 channels, heads or taps"),

@@ -19,26 +19,7 @@ from parformer.embedding import SingleTable
 from parformer.errors import ConfigError
 from parformer.model import Model, count_parameters
 from parformer.weights import named_tensors
-from tests.compress.test_shrinking import alive, tokens_for
-
-
-class Deaf(nn.Module):
-    """A norm that hears the channels that stay, and gives nothing in the others' places."""
-
-    def __init__(self, norm: nn.Module, stays_c: Tensor) -> None:
-        super().__init__()
-        self.norm, self.stays_c = norm, stays_c
-
-    def forward(self, x_btd: Tensor) -> Tensor:
-        x_btc, norm = x_btd[..., self.stays_c], self.norm
-        weight, eps = norm.weight[self.stays_c], norm.eps
-        if getattr(norm, "bias", None) is None:
-            y_btc = x_btc / (x_btc.square().mean(-1, keepdim=True) + eps).sqrt() * weight
-        else:
-            middle = x_btc - x_btc.mean(-1, keepdim=True)
-            spread = (middle.square().mean(-1, keepdim=True) + eps).sqrt()
-            y_btc = middle / spread * weight + norm.bias[self.stays_c]
-        return torch.zeros_like(x_btd).index_copy(-1, self.stays_c, y_btc)
+from tests.compress.test_shrinking import Deaf, alive, tokens_for
 
 
 @torch.no_grad()

@@ -130,7 +130,7 @@ PATTERNS = [
     ("sru", "ara", {"same_length": True}),
     ("gpt2", "n[to=3]sn[from=3,to=5,rows=7,width=12]f", {}),
     ("gpt2", "n[rows=400,width=5]f", {}),
-    ("lite", "l[light]l[attend=0]l[branches=attend4h2+dynamic5h1k2+light3h3k1]", {"n_head": 3}),
+    ("lite", "l[light]l[attend=0]l[branches=attend4h2+dynamic5h1k2i3+light3h3k1]", {"n_head": 3}),
     ("transformer-xl", "l[kernel=3]f", {"n_head": 3}),
     ("gpt2", "y[dense]y[random]y[fixed]", {}),
     ("gpt2", "y[factored-dense]y[factored-random]", {}),

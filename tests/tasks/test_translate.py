@@ -359,7 +359,7 @@ def test_the_command_line_translates(
 
 @pytest.mark.parametrize("decay", [0.1, 0.0])
 def test_recipes_of_the_papers(decay: float) -> None:
-    """SRU++ (Lei 2021, appendix) and its baseline, and Lite Transformer's yaml for WMT."""
+    """SRU++ (Lei 2021, appendix) and its baseline, and Lite Transformer's yaml files."""
     name = "srupp-translation-iwslt" if decay else "transformer-translation-iwslt"
     own = read_recipe(name)
     train = own.train
@@ -373,6 +373,11 @@ def test_recipes_of_the_papers(decay: float) -> None:
     lite = read_recipe("lite-translation-496").train
     assert (lite.steps, lite.batch_tokens, lite.label_smoothing) == (50_000, 524_288, 0.1)
     assert (rate(9_999, lite), rate(49_999, lite)) == pytest.approx((1e-3, 1e-7), rel=1e-2)
+    talks = read_recipe("lite-translation-iwslt-240")
+    assert (rate(3_999, talks.train), rate(15_999, talks.train)) == pytest.approx((5e-4, 2.5e-4))
+    assert (talks.data.ratio, talks.data.longest, talks.train.average) == (1.5, 175, 10)
+    news = read_recipe("lite-summaries-496")
+    assert (news.train.task, news.model.dropout, news.model.dropatt) == ("summarise", 0.15, 0.1)
 
 
 def test_bad_pairs_take_one_line(

@@ -66,16 +66,21 @@ class Convolution(nn.Module):
         bias: bool,
         dropout: float = 0.0,
         leaky: bool = False,
+        inner: int = 0,
     ) -> None:
-        """With `leaky` places that hold no token count as their biases, as released."""
+        """From `channels` to as many, mixing `inner` of them (0 means all).
+
+        With `leaky` places that hold no token count as their biases, as released.
+        """
         super().__init__()
+        width, channels = channels, inner or channels
         self.channels, self.heads, self.taps = channels, heads, taps
         self.gated, self.causal, self.leaky = gated, causal, leaky
         self.dropout = dropout
-        self.inner = Linear(channels, channels * (2 if gated else 1), bias=bias)
+        self.inner = Linear(width, channels * (2 if gated else 1), bias=bias)
         self.kernel = Linear(channels, heads * taps, bias=False) if dynamic else None
         self.scores = None if dynamic else nn.Parameter(torch.empty(heads, taps))
-        self.out = Linear(channels, channels, bias=bias)
+        self.out = Linear(channels, width, bias=bias)
 
     def forward(
         self, x_btc: Tensor, tail: Tail | None, present_bt: Tensor | None
@@ -150,17 +155,19 @@ def convolution_cost(
     gated: bool,
     causal: bool,
     bias: bool,
+    inner: int = 0,
 ) -> Cost:
     """What such a convolution has and does."""
     tokens = shape.batch * shape.tgt_len
+    width, channels = channels, inner or channels
     mixing = 2 * tokens * channels * taps
     kernel = Cost(heads * taps)
     if dynamic:
         kernel = linear_cost(channels, heads * taps, tokens, bias=False)
     tail = BYTES * (taps - 1) * channels * shape.batch if causal else 0
     return (
-        linear_cost(channels, channels * (2 if gated else 1), tokens, bias=bias)
+        linear_cost(width, channels * (2 if gated else 1), tokens, bias=bias)
         + kernel
         + Cost(flops=mixing, flops_cached=mixing, state_bytes=tail)
-        + linear_cost(channels, channels, tokens, bias=bias)
+        + linear_cost(channels, width, tokens, bias=bias)
     )

@@ -38,7 +38,7 @@ from parformer.pattern import BlockSpec
 
 TAPS = 15
 KINDS = ("attend", "dynamic", "light")
-BRANCH = re.compile(r"([a-z]+?)(\d{1,9})(?:h(\d{1,9}))?(?:k(\d{1,9}))?")
+BRANCH = re.compile(r"([a-z]+?)(\d{1,9})(?:h(\d{1,9}))?(?:k(\d{1,9}))?(?:i(\d{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,14 @@ class Branch:
     heads: int
     taps: int = 1
     gated: bool = False
+    inner: int = 0
+    """Channels inside of a convolution; 0 means as many as it has."""
+
+    def __str__(self) -> str:
+        """As `branches=` gives it."""
+        taps = "" if self.kind == "attend" else f"k{self.taps}"
+        inner = f"i{self.inner}" if self.inner else ""
+        return f"{self.kind}{self.channels}h{self.heads}{taps}{inner}"
 
 
 @block("l")
@@ -174,6 +182,7 @@ def make_branch(config: StackConfig, branch: Branch, leaky: bool) -> nn.Module:
         bias=config.attention_bias,
         dropout=config.dropatt,
         leaky=leaky,
+        inner=branch.inner,
     )
 
 
@@ -188,6 +197,7 @@ def branch_cost(config: StackConfig, branch: Branch, shape: Shape) -> Cost:
             gated=branch.gated,
             causal=config.causal,
             bias=config.attention_bias,
+            inner=branch.inner,
         )
     narrow = inside(config, branch)
     price = SelfAttention.cost(narrow, attending(branch), shape) + Cost(-norm_parameters(narrow))
@@ -268,15 +278,20 @@ def listed(config: StackConfig, spec: BlockSpec) -> list[Branch]:
         if read is None or read[1] not in KINDS:
             raise ConfigError(
                 f"branch {word!r} in {str(spec)!r} is none; write attend, dynamic or light, its "
-                "channels, and what differs of heads and taps, such as dynamic48h4k7"
+                "channels, and what differs of heads, taps and inner channels, such as "
+                "dynamic48h4k7 or dynamic48h4k7i32"
             )
         heads = int(read[3] or options.get("heads", config.n_head))
         taps = 1
         if read[1] != "attend":
             taps = int(read[4] or options.get("kernel", TAPS))
-        elif read[4]:
-            raise ConfigError(f"branch {word!r} in {str(spec)!r} attends, which has no taps (k)")
-        found.append(Branch(read[1], int(read[2]), heads, taps, is_gated(spec, read[1])))
+        elif read[4] or read[5]:
+            raise ConfigError(
+                f"branch {word!r} in {str(spec)!r} attends, which has no taps (k) and no channels "
+                "inside (i)"
+            )
+        gated, inner = is_gated(spec, read[1]), int(read[5] or 0)
+        found.append(Branch(read[1], int(read[2]), heads, taps, gated, inner))
     return found
 
 
@@ -290,8 +305,8 @@ def is_gated(spec: BlockSpec, kind: str) -> bool:
 
 def check_branch(config: StackConfig, spec: BlockSpec, branch: Branch) -> None:
     """Refuse channels that heads do not divide, and kernels without a middle."""
-    kind, channels, heads = branch.kind, branch.channels, branch.heads
-    if not channels or not heads or not branch.taps:
+    kind, channels, heads = branch.kind, branch.inner or branch.channels, branch.heads
+    if not branch.channels or not heads or not branch.taps:
         raise ConfigError(f"a branch of {str(spec)!r} has 0 channels, heads or taps; give it 1")
     if channels % heads:
         raise ConfigError(

@@ -1,8 +1,9 @@
 """How does a model physically become smaller: fewer heads, narrower middles, fewer blocks?
 
 What is left is an ordinary model of another pattern, such as `s[heads=3]f[inner=208]`, and perhaps
-of a narrower stream (`narrowing.py`), with nothing special to load or to export. Blocks inside of
-groups, and blocks that share their weights, stay as they are.
+of a narrower stream (`narrowing.py`), with nothing special to load or to export. What can go inside
+of a block is its own affair: `cuts.py` knows each kind. Blocks inside of groups, and blocks that
+share their weights, stay as they are.
 
 >>> import torch, parformer as pf
 >>> model = pf.build(pf.preset("gpt2-pocket", pattern="sfsf"))
@@ -11,20 +12,18 @@ groups, and blocks that share their weights, stay as they are.
 's[heads=2]f[inner=100]f'
 """
 
-# o outputs, i inputs, h heads, g key-value heads, k head width, n inner width
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from parformer.blocks.attention import SelfAttention
 from parformer.blocks.base import Block
-from parformer.blocks.feed_forward import FeedForward
 from parformer.compress.coding import coded_maps
+from parformer.compress.cuts import BIASES, cut, units, written
 from parformer.compress.narrowing import Axes, channel_changes, narrowed
 from parformer.errors import ConfigError
 from parformer.model import Model, build_from
@@ -35,7 +34,6 @@ Kept = Mapping[str, Tensor | None]
 """By block, such as `blocks.3`: which inner channels or key-value heads stay; None for a block that
 goes altogether. By `stream`: which of its channels stay."""
 STREAM = "stream"
-BIASES = ("content_bias", "position_bias")
 
 
 def shrunk(model: Model, kept: Kept) -> Model:
@@ -53,6 +51,8 @@ def shrunk(model: Model, kept: Kept) -> Model:
     config, renamed = model.config, {}
     specs: dict[str, list[BlockSpec]] = {}
     for root, pattern in stacks(model):
+        stack = config.source if root else config
+        assert stack is not None
         specs[root] = []
         for number, spec in enumerate(pattern):
             path = f"{root}blocks.{number}"
@@ -63,7 +63,7 @@ def shrunk(model: Model, kept: Kept) -> Model:
             renamed[path] = f"{root}blocks.{len(specs[root])}"
             block = blocks.get(path)
             if isinstance(stays, Tensor) and block is not None:
-                spec, less = cut(spec, block, stays, tensors, path)
+                spec, less = cut(stack, spec, block, stays, tensors, path)
                 tensors |= less
             specs[root].append(spec)
     changes: dict[str, Any] = {}
@@ -97,55 +97,6 @@ def places(model: Model) -> Iterator[tuple[str, Block]]:
                 yield f"{root}blocks.{number}", block
 
 
-def cut(
-    spec: BlockSpec, block: Block, stays: Tensor, tensors: Mapping[str, Tensor], path: str
-) -> tuple[BlockSpec, dict[str, Tensor]]:
-    """A block's new options, and those of its tensors that become smaller."""
-    if not len(stays):
-        raise ConfigError(f"nothing of {path!r} would stay; let the whole block go")
-    if isinstance(block, FeedForward):
-        return cut_middle(spec, block, stays, tensors, path)
-    assert isinstance(block, SelfAttention)
-    return cut_heads(spec, block, stays, tensors, path)
-
-
-def cut_middle(
-    spec: BlockSpec, block: FeedForward, stays_m: Tensor, tensors: Mapping[str, Tensor], path: str
-) -> tuple[BlockSpec, dict[str, Tensor]]:
-    """Fewer inner channels."""
-    inner = block.out.in_features
-    rows = torch.cat((stays_m, stays_m + inner)) if block.gated else stays_m
-    less = {f"{path}.out.weight": tensors[f"{path}.out.weight"][:, stays_m]}
-    for name in ("weight", "bias"):
-        if (whole := f"{path}.inner.{name}") in tensors:
-            less[whole] = tensors[whole][rows]
-    return BlockSpec(spec.letter, {**spec.options, "inner": len(stays_m)}), less
-
-
-def cut_heads(
-    spec: BlockSpec, block: SelfAttention, stays_g: Tensor, tensors: Mapping[str, Tensor], path: str
-) -> tuple[BlockSpec, dict[str, Tensor]]:
-    """Fewer key-value heads, and with each the queries that read it."""
-    each = block.heads // block.kv_heads
-    heads_h = (stays_g[:, None] * each + torch.arange(each)).flatten()
-    queries = wide(heads_h, block.width)
-    keys = wide(stays_g, block.width)
-    first = block.heads * block.width
-    values = first + block.kv_heads * block.width
-    rows = torch.cat((queries, first + keys, values + keys))
-    less = {f"{path}.out.weight": tensors[f"{path}.out.weight"][:, queries]}
-    for name in ("qkv.weight", "qkv.bias"):
-        if (whole := f"{path}.{name}") in tensors:
-            less[whole] = tensors[whole][rows]
-    for name in ("distance.weight", *BIASES):
-        if (whole := f"{path}.{name}") in tensors:
-            less[whole] = tensors[whole][queries]
-    sizes = {"heads": len(heads_h), "head": block.width}
-    if each > 1:
-        sizes["kv_heads"] = len(stays_g)
-    return BlockSpec(spec.letter, {**spec.options, **sizes}), less
-
-
 def with_head_width(model: Model, specs: Mapping[str, list[BlockSpec]]) -> int:
     """The width of all heads, if it is one: then no block needs to say it."""
     attends = [m for m in model.modules() if isinstance(m, SelfAttention)]
@@ -159,15 +110,6 @@ def with_head_width(model: Model, specs: Mapping[str, list[BlockSpec]]) -> int:
             if len(options) < len(spec.options):
                 listed[number] = BlockSpec(spec.letter, options)
     return int(widths.pop())
-
-
-def wide(chosen: Tensor, width: int) -> Tensor:
-    """Rows of the chosen heads.
-
-    >>> wide(torch.tensor([0, 2]), 2).tolist()
-    [0, 1, 4, 5]
-    """
-    return (chosen[:, None] * width + torch.arange(width)).flatten()
 
 
 def untied_biases(model: Model, kept: Kept) -> dict[str, Tensor]:
@@ -194,22 +136,6 @@ def moved(
             yield name, tensor
         elif renamed[path]:
             yield ".".join([renamed[path], *parts[size:]]), tensor
-
-
-def units(block: Block) -> int:
-    """Inner channels, or key-value heads, that a block could do without; 0 if it has no such."""
-    if isinstance(block, FeedForward):
-        return int(block.out.in_features)
-    if isinstance(block, SelfAttention) and isinstance(block.out, nn.Linear) and not block.fed:
-        return int(block.kv_heads)
-    return 0
-
-
-def written(block: Block) -> Tensor:
-    """The matrix that a block writes through."""
-    out = block.out
-    assert isinstance(out, nn.Linear)
-    return out.weight
 
 
 def importance(
