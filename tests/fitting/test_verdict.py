@@ -123,6 +123,17 @@ def test_at_par_and_faster() -> None:
     assert str(found) == f"{found.headline} {found.sentences[0]}"
 
 
+def test_what_was_lost_is_told_beside_what_was_gained() -> None:
+    faster, worse = latency(0.62, "faster"), against(-0.04, "better", 3)
+    chosen = row("found", latency=faster, memory=139, state_bytes=41, against=worse)
+    assert judge(row("baseline"), chosen, NONE).headline == (
+        "4.0% better than the interleaved Transformer; 38% faster, 59% less state, "
+        "but 39% more peak memory."
+    )
+    little = row("found", latency=faster, memory=102, against=worse)
+    assert judge(row("baseline"), little, NONE).headline.endswith("; 38% faster.")
+
+
 def test_worse_and_faster_within_a_limit_that_the_baseline_breaks() -> None:
     faster = latency(0.7, "faster", 0.65, 0.75)
     chosen = row("par", latency=faster, memory=60, against=against(0.021, "worse"))

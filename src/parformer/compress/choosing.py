@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from parformer.blocks.base import Block
-from parformer.compress.shrinking import STREAM, Kept, places, shrunk, stacks, units
+from parformer.compress.cuts import units
+from parformer.compress.shrinking import STREAM, Kept, places, shrunk, stacks
 from parformer.model import Model
 from parformer.weights import named_tensors
 

@@ -42,6 +42,8 @@ RIVAL = "the best plain Transformer within the limits"
 
 NOISY = 0.3
 """An interval of two latencies' ratio so wide that a tie says nothing."""
+MATTERS = 0.03
+"""Memory that differs by less is as good as equal."""
 
 
 def compare(
@@ -280,7 +282,8 @@ def _among_models(
         _quality_words(held.against, RIVAL if other else TRANSFORMER),
         _speed_words(chosen),
     )
-    smaller, kind = _memory_words(baseline, chosen), held.against.verdict
+    smaller, larger = _memory_words(baseline, chosen)
+    kind = held.against.verdict
     gain = chosen.latency is not None and chosen.latency.verdict == "faster"
     sentences = (*fits, _interval_sentence(held.against), *_time_sentence(held, chosen))
     if not gain and not smaller and kind != "better":
@@ -288,7 +291,9 @@ def _among_models(
             "Attention is cheap on this device at this length: take the interleaved Transformer."
         )
         return Verdict("no gain", f"No gain: {quality}, and {faster}.", (cheap, *sentences))
-    words = ", ".join([faster, *([smaller] if smaller else [])])
+    words = ", ".join([faster, *smaller])
+    if larger:
+        words += f", but {' and '.join(larger)}"
     if other:
         words = f"beside the interleaved one without limits: {words}"
     return Verdict(kind, f"{quality[0].upper()}{quality[1:]}; {words}.", sentences)
@@ -371,13 +376,16 @@ def _speed_words(chosen: ModelFacts) -> str:
     return f"{abs(1 - latency.ratio):.0%} {latency.verdict}"
 
 
-def _memory_words(baseline: ModelFacts, chosen: ModelFacts) -> str:
+def _memory_words(baseline: ModelFacts, chosen: ModelFacts) -> tuple[list[str], list[str]]:
+    """What is smaller by a few percent or more, and what is larger."""
     pairs = {
         "peak memory": (baseline.memory, chosen.memory),
         "state": (baseline.state_bytes, chosen.state_bytes),
     }
-    less = {what: new / old for what, (old, new) in pairs.items() if old and new < 0.97 * old}
-    return ", ".join(f"{1 - share:.0%} less {what}" for what, share in less.items())
+    shares = {what: new / old for what, (old, new) in pairs.items() if old}
+    less = [f"{1 - s:.0%} less {what}" for what, s in shares.items() if s < 1 - MATTERS]
+    more = [f"{s - 1:.0%} more {what}" for what, s in shares.items() if s > 1 + MATTERS]
+    return less, more
 
 
 def _fit_sentences(baseline: ModelFacts, chosen: ModelFacts, limits: Limits) -> list[str]:
