@@ -1,8 +1,8 @@
 """Do lottery tickets win, what do few bits cost, and does a teacher help, in pocket size?
 
-    python benchmarks/compression.py lottery bits teacher --folder FOLDER [--steps 400] [--seeds 3]
-    python benchmarks/compression.py transfer --folder FOLDER [--steps 400]
-    python benchmarks/compression.py --folder FOLDER --write
+    python benchmarks/compression.py lottery bits teacher [--steps 400] [--seeds 3] [--first-seed 0]
+    python benchmarks/compression.py transfer [--steps 400]
+    python benchmarks/compression.py --write
 
 `lottery`: six rounds that take a third of what is left away, set back to the first weights, to
 those of an early step, or to fresh ones. `bits`: one trained model in 8, 4, 3 and 2 bits, as it is
@@ -10,8 +10,9 @@ and after a quarter more of training in them, beside that training without. `tea
 trained alone, and by a larger one's answers, for equally many updates and for equally long.
 `transfer`: MobileBERT's shape taught by IB-BERT's, in pocket size: bare, by answers (PD), after
 layer-by-layer transfer of feature maps (FMT), and of attention too (AT). Everything is by updates,
-so other work beside it changes no figure but the seconds. What is there already is not done again;
-`--write` puts the tables into docs/experiments/compression.md.
+so other work beside it changes no figure but the seconds. What the folder of runs has already is
+not done again; what came out is added to benchmarks/compression.jsonl, line by line, from where
+`--write` puts the tables and the figure into docs/experiments/compression.md.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from learns import into_document
+from tickets import picture
 
 import parformer as pf
 from parformer.compress.coding import coded
@@ -38,6 +43,9 @@ from parformer.recipe import Recipe, read_recipe
 from parformer.train.job import find_text, train_model
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "compression.md"
+PICTURE = DOCUMENT.with_name("lottery.svg")
+RESULTS = Path(__file__).with_name("compression.jsonl")
+RUNS = Path("runs") / "compression"
 ROUNDS, SHARE = 6, 1 / 3
 MORE = 0.25
 """Of the updates, to train on in few bits."""
@@ -63,8 +71,24 @@ def once(file: Path, work: Callable[[], object]) -> object:
         file.parent.mkdir(parents=True, exist_ok=True)
         found = work()
         file.write_text(json.dumps(found), "utf-8")
+        line = {"name": file.stem, "found": found, "cpu": describe_device(1).cpu}
+        with RESULTS.open("a", encoding="utf-8") as results:
+            results.write(json.dumps(line | {"date": str(date.today())}) + "\n")
         print(f"{file.stem}: {found}", flush=True)
     return json.loads(file.read_text("utf-8"))
+
+
+@cache
+def results() -> dict[str, Any]:
+    """All that ever came out, by its name; the last counts."""
+    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
+    return {line["name"]: line["found"] for line in map(json.loads, lines)}
+
+
+def read_all(name: str) -> list[Any]:
+    """What came out with all the seeds there are."""
+    known = results()
+    return [known[one] for one in sorted(known) if re.fullmatch(f"{re.escape(name)}-[0-9]", one)]
 
 
 def trained(recipe: Recipe, run: Path) -> float:
@@ -199,7 +223,7 @@ def transfer(folder: Path, steps: int, seed: int) -> None:
         )
 
 
-def transfer_table(folder: Path) -> str:
+def transfer_table() -> str:
     names = {
         "bare": "bare",
         "pd": "+ PD",
@@ -209,16 +233,10 @@ def transfer_table(folder: Path) -> str:
     }
     lines = ["| | nats per hidden token |", "|---|---:|"]
     for name, words in names.items():
-        losses = [float(str(one)) for one in read_all(folder, f"transfer-{name}")]
+        losses = [float(str(one)) for one in read_all(f"transfer-{name}")]
         shown = f"{statistics.mean(losses):.3f}" if losses else ""
         lines.append(f"| {words} | {shown} |")
     return "\n".join(lines)
-
-
-def read_all(folder: Path, name: str) -> list[object]:
-    return [
-        json.loads(file.read_text("utf-8")) for file in sorted(folder.glob(f"{name}-[0-9].json"))
-    ]
 
 
 def told(losses: list[float]) -> str:
@@ -229,14 +247,27 @@ def told(losses: list[float]) -> str:
     return f"{statistics.mean(values):.3f}{spread}"
 
 
-def lottery_table(folder: Path) -> str:
-    kinds = {"first": "the first weights", "step": "an early step's", "random": "fresh ones"}
-    rows = {kind: read_all(folder, f"lottery-{kind}") for kind in kinds}
-    lines = [f"| left | {' | '.join(kinds.values())} |", "|---:|---:|---:|---:|"]
+BACK = {"first": "the first weights", "step": "an early step's", "random": "fresh ones"}
+"""What weights are set back to."""
+
+
+def lottery_picture() -> str:
+    """The same as curves."""
+    lines = {
+        words: [[(left, loss / math.log(2)) for left, loss in one] for one in found]
+        for kind, words in BACK.items()
+        if (found := read_all(f"lottery-{kind}"))
+    }
+    return picture(lines, "Tickets, set back to …")
+
+
+def lottery_table() -> str:
+    rows = {kind: read_all(f"lottery-{kind}") for kind in BACK}
+    lines = [f"| left | {' | '.join(BACK.values())} |", "|---:|---:|---:|---:|"]
     rounds = max((len(one) for found in rows.values() for one in found), default=0)
     for number in range(rounds):
         cells, left = [], ""
-        for kind in kinds:
+        for kind in BACK:
             points = [one[number] for one in rows[kind] if number < len(one)]
             cells.append(told([loss for _, loss in points]))
             left = f"{points[0][0]:.1%}" if points else left
@@ -244,17 +275,17 @@ def lottery_table(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def bits_table(folder: Path) -> str:
+def bits_table() -> str:
     lines = ["| weights | as it is | trained on in them |", "|---|---:|---:|"]
-    plain, on = (told(read_all(folder, f"bits-{name}")) for name in ("plain", "on"))
+    plain, on = (told(read_all(f"bits-{name}")) for name in ("plain", "on"))
     lines.append(f"| 32 bits | {plain} | {on} |")
     for few in (8, 4, 3, 2):
-        cells = [told(read_all(folder, f"bits-{few}-{how}")) for how in ("after", "learned")]
+        cells = [told(read_all(f"bits-{few}-{how}")) for how in ("after", "learned")]
         lines.append(f"| {few} bits | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def teacher_table(folder: Path) -> str:
+def teacher_table() -> str:
     lines = [
         "| a student of half the depth | bits per byte | processor seconds |",
         "|---|---:|---:|",
@@ -265,36 +296,49 @@ def teacher_table(folder: Path) -> str:
         "longer": "alone, as long",
     }
     for name, words in names.items():
-        found = read_all(folder, f"teacher-{name}")
+        found = read_all(f"teacher-{name}")
         seconds = [one["seconds"] for one in found]
         mean = f"{statistics.mean(seconds):.0f}" if seconds else ""
         lines.append(f"| {words} | {told([one['loss'] for one in found])} | {mean} |")
-    lines.append(f"| its teacher | {told(read_all(folder, 'bits-plain'))} | |")
+    lines.append(f"| its teacher | {told(read_all('bits-plain'))} | |")
     return "\n".join(lines)
+
+
+def arguments(parts: Mapping[str, object], description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
+    parser.add_argument("--folder", type=Path, default=RUNS, help=f"of runs (default {RUNS})")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write the document")
+    return parser
+
+
+def write(tables: Mapping[str, Callable[[], str]]) -> None:
+    """Put tables into the document; of what was not run, it stays as it is."""
+    for name, table in tables.items():
+        if any(one.startswith(f"{name}-") for one in results()):
+            into_document(DOCUMENT, name, table())
 
 
 def main() -> None:
     parts = {"lottery": lottery, "bits": bits, "teacher": teacher, "transfer": transfer}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
-    parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="write the document")
-    given = parser.parse_args()
-    for seed in range(given.seeds):
+    given = arguments(parts, __doc__.splitlines()[0]).parse_args()
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         for name in given.parts:
             parts[name](given.folder, given.steps, seed)
     if given.write:
-        tables = {
-            "lottery": lottery_table,
-            "bits": bits_table,
-            "teacher": teacher_table,
-            "transfer": transfer_table,
-        }
-        for name, table in tables.items():
-            if list(given.folder.glob(f"{name}-*.json")):  # what was not run stays as it is
-                into_document(DOCUMENT, name, table(given.folder))
+        write(
+            {
+                "lottery": lottery_table,
+                "bits": bits_table,
+                "teacher": teacher_table,
+                "transfer": transfer_table,
+            }
+        )
+        if read_all("lottery-first"):
+            PICTURE.write_text(lottery_picture(), "utf-8")
         device = describe_device(1)
         made = f"{device.cpu}, torch {device.torch}, parformer {pf.__version__}, {date.today()}."
         into_document(DOCUMENT, "made", made)

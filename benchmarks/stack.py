@@ -1,9 +1,9 @@
 """How small does a model become when everything is stacked, and what does that cost?
 
-    python benchmarks/stack.py stack --folder FOLDER [--steps 1000] [--pairs FOLDER]
-    python benchmarks/stack.py shrunk stacked --folder FOLDER [--steps 400] [--seeds 3]
-    python benchmarks/stack.py encoder --folder FOLDER --tuned RUN [--updates 60]
-    python benchmarks/stack.py --folder FOLDER --write
+    python benchmarks/stack.py stack [--steps 1000] [--pairs FOLDER]
+    python benchmarks/stack.py shrunk stacked [--steps 400] [--seeds 3]
+    python benchmarks/stack.py encoder --tuned RUN [--updates 60]
+    python benchmarks/stack.py --write
 
 `stack`: the four stairs of Lite Transformer (Wu et al. 2020): a Transformer, Lite Transformer of
 the same width, that in 8 bits, and in 8 bits with the smallest weights gone; each with its size as
@@ -12,8 +12,7 @@ A language model on bytes of python-source, or with --pairs a translator of such
 `shrunk`: heads, channels and blocks taken from a trained model, beside a model of that very shape
 that was trained from nothing. `stacked`: shrunk, taught, pruned and in 8 bits. `encoder`: the same
 for a fine-tuned run of benchmarks/finetuning.py, or of any labelled task. Trainings go by updates.
-What is there already is not done again; `--write` puts the tables into
-docs/experiments/compression.md.
+Results are kept as those of compression.py.
 """
 
 from __future__ import annotations
@@ -23,8 +22,18 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from compression import DOCUMENT, MORE, SCORED, once, pocket, read_all, told, trained
-from learns import into_document
+from compression import (
+    MORE,
+    SCORED,
+    arguments,
+    once,
+    pocket,
+    read_all,
+    results,
+    told,
+    trained,
+    write,
+)
 
 import parformer as pf
 from parformer.compress.coding import coded_maps, decoded
@@ -233,10 +242,10 @@ def encoder(given: argparse.Namespace, seed: int) -> None:
         once(given.folder / f"encoder-{name}-{seed}.json", work)
 
 
-def stack_table(folder: Path) -> str:
+def stack_table() -> str:
     lines: list[str] = []
     for kind in ("text", "pairs"):
-        rows = {name: read_all(folder, f"stack-{kind}-{name}") for name in STAIRS}
+        rows = {name: read_all(f"stack-{kind}-{name}") for name in STAIRS}
         if not rows["transformer"]:
             continue
         quality = "loss, nats per token | BLEU" if kind == "pairs" else "bits per byte"
@@ -257,26 +266,26 @@ def stack_table(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def shrunk_table(folder: Path) -> str:
+def shrunk_table() -> str:
     lines = [
         "| bytes left | size | as soon as cut | trained on, taught | from nothing, as many updates "
         "in all | from nothing, as many as that |",
         "|---:|---:|---:|---:|---:|---:|",
     ]
     for share in LIMITS:
-        found = read_all(folder, f"shrunk-{share}")
+        found = read_all(f"shrunk-{share}")
         if not found:
             continue
         cells = [megabytes(found[0]["shrink"]["size"])]
         cells += [told([one[name]["loss"] for one in found]) for name in ("shrink", "distil")]
-        cells += [told(read_all(folder, f"shrunk-{name}-{share}")) for name in ("equal", "short")]
+        cells += [told(read_all(f"shrunk-{name}-{share}")) for name in ("equal", "short")]
         lines.append(f"| {float(share):.0%} | {' | '.join(cells)} |")
-    lines.append(f"| the whole | | {told(read_all(folder, 'bits-plain'))} | | | |")
+    lines.append(f"| the whole | | {told(read_all('bits-plain'))} | | | |")
     return "\n".join(lines)
 
 
-def stacked_table(folder: Path) -> str:
-    found = read_all(folder, "stacked")
+def stacked_table() -> str:
+    found = read_all("stacked")
     lines = ["| | size | one token | bits per byte |", "|---|---:|---:|---:|"]
     for name in found[0]:
         some = [one[name] for one in found]
@@ -286,16 +295,17 @@ def stacked_table(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def encoder_table(folder: Path) -> str:
+def encoder_table() -> str:
     lines = ["| | size | a text | score, before | and after |", "|---|---:|---:|---|---|"]
-    for file in sorted(folder.glob("encoder-*-0.json")):
-        (found,) = read_all(folder, file.stem.removesuffix("-0"))
+    for whole, found in results().items():
+        if not (whole.startswith("encoder-") and whole.endswith("-0")):
+            continue
         last = [one for one in found["stairs"].values() if one["taken"]][-1]
         scores = [
             ", ".join(f"{n} {v:.3f}" for n, v in one.items() if is_score(n, v))
             for one in found["scores"]
         ]
-        name = file.stem.removeprefix("encoder-").removesuffix("-0")
+        name = whole.removeprefix("encoder-").removesuffix("-0")
         cells = [megabytes(last["size"]), f"{1e3 * last['token']:.2f} ms", *scores]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -307,29 +317,23 @@ def is_score(name: str, value: object) -> bool:
 
 def main() -> None:
     parts = {"stack": stack, "shrunk": shrunk, "stacked": stacked, "encoder": encoder}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
-    parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
-    parser.add_argument("--steps", type=int, default=400)
+    parser = arguments(parts, __doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=60, help="of an encoder's trainings")
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--pairs", type=Path, help="a folder of pairs, de-en")
     parser.add_argument("--tuned", type=Path, help="a fine-tuned run")
-    parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()
-    for seed in range(given.seeds):
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         for name in given.parts:
             parts[name](given, seed)
     if given.write:
-        tables = {
-            "stack": stack_table,
-            "shrunk": shrunk_table,
-            "stacked": stacked_table,
-            "encoder": encoder_table,
-        }
-        for name, table in tables.items():
-            if list(given.folder.glob(f"{name}-*.json")):  # what was not run stays as it is
-                into_document(DOCUMENT, name, table(given.folder))
+        write(
+            {
+                "stack": stack_table,
+                "shrunk": shrunk_table,
+                "stacked": stacked_table,
+                "encoder": encoder_table,
+            }
+        )
 
 
 if __name__ == "__main__":
