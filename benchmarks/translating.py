@@ -2,11 +2,12 @@
 
     python benchmarks/translating.py --folder FOLDER --data MULTI30K --steps 800
     python benchmarks/translating.py --folder FOLDER --data MULTI30K --minutes 20 --only transformer
-    python benchmarks/translating.py --folder FOLDER --write
+    python benchmarks/translating.py --write
 
 MULTI30K holds train, val and test_2016_flickr in .de and .en. The first two train whatever is
 missing, one after the other, for so many updates or by the clock, and score it on test2016 in small
-letters with beam 5; the third writes docs/experiments/translation.md from what there is. What a
+letters with beam 5, and add what came out to benchmarks/translating.jsonl (but for trials, which
+have a `--name`); the third writes docs/experiments/translation.md from there. What a
 training took is told in the processor's time, which others beside it change little. `--only` takes
 some models, `--seed` another seed, `--set` changes a field for a trial, whose `--name` keeps it
 apart.
@@ -32,6 +33,7 @@ from parformer.records import Record
 from parformer.train.run import read_run
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "translation.md"
+RESULTS = Path(__file__).with_name("translating.jsonl")
 PAIR = "de-en"
 TRANSFORMER, LITE, SRUPP = (
     f"{name}-pocket-translation" for name in ("transformer", "lite", "srupp")
@@ -107,6 +109,9 @@ def train_one(given: argparse.Namespace, model: str) -> Trained:
         **{key: told[key] for key in ("bleu", "low", "high", "chrf", "loss", "signature")},  # type: ignore[arg-type]
     )
     file.write_text(json.dumps(made.to_dict(), indent=1, ensure_ascii=False), "utf-8")
+    if not given.name:
+        with RESULTS.open("a", encoding="utf-8") as results:
+            results.write(json.dumps(made.to_dict(), ensure_ascii=False) + "\n")
     return made
 
 
@@ -122,9 +127,9 @@ def samples(run: Path, data: Path) -> Iterator[tuple[str, str, str]]:
         yield source, reference, one.text
 
 
-def known(folder: Path) -> list[Trained]:
-    files = sorted(folder.glob("*.json"))
-    return [Trained.from_dict(json.loads(file.read_text("utf-8")), str(file)) for file in files]
+def known() -> list[Trained]:
+    lines = RESULTS.read_text("utf-8").splitlines()
+    return [Trained.from_dict(json.loads(line), str(RESULTS)) for line in lines]
 
 
 def table(every: list[Trained]) -> Iterator[str]:
@@ -170,7 +175,7 @@ def page(every: list[Trained]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="where runs are kept")
+    parser.add_argument("--folder", type=Path, default=Path("runs") / "translating", help="of runs")
     parser.add_argument("--data", type=Path, help="Multi30k's files")
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--minutes", type=float, default=0.0, help="of each training")
@@ -182,7 +187,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()
     if given.write:
-        into_document(DOCUMENT, "translation", page(known(given.folder)))
+        into_document(DOCUMENT, "translation", page(known()))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
     for model in given.only:
