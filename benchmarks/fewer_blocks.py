@@ -167,7 +167,7 @@ def picture(every: list[dict[str, Any]]) -> str:
         )
     for number, (kind, shade) in enumerate(shades.items()):
         parts.append(
-            f'<text x="{left + 8 + 110 * number}" y="38" fill="{shade}">● '
+            f'<text x="{left + 8 + 150 * number}" y="38" fill="{shade}">● '
             f"{'nothing gone' if kind == 'whole' else f'without {kind}'}</text>"
         )
     return "\n".join([*parts, "</svg>", ""])
