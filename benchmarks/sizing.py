@@ -1,0 +1,124 @@
+"""How large should a model be that has so many seconds to learn?
+
+    python benchmarks/sizing.py TEXT … --seconds 60 240 [--rungs 0 1 2 3 4 5 6]
+    python benchmarks/sizing.py --write
+
+Trains the interleaved models of `fit`'s ladder by the clock, each by itself, over counts as `fit`
+does, and tells what they reach: the best size for a time, and how many tokens it has read for each
+of its parameters by then. A quiet machine is yours to see to. Results are lines of
+benchmarks/sizing.jsonl; `--write` makes the table of docs/experiments/sizing.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from learns import into_document
+
+import parformer as pf
+from parformer.costs import cost
+from parformer.fitting.ladder import RECALL
+from parformer.fitting.request import COUNTS
+from parformer.fitting.rungs import LADDER, rung
+from parformer.measure.device import describe_device
+from parformer.train.run import read_result, read_run
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "sizing.md"
+RESULTS = Path(__file__).with_name("sizing.jsonl")
+SCORED = 131_072
+
+
+def train_one(text: str, seconds: float, number: int) -> dict[str, Any]:
+    config = rung(pf.preset("pocket"), *LADDER[number])
+    sizes = {name: getattr(config, name) for name in ("d_model", "n_head", "d_inner")}
+    sizes |= {"pattern": str(config.pattern), "counts": COUNTS, "recall": RECALL}
+    changes = [f"model.{name}={value}" for name, value in sizes.items()]
+    changes += [f"train.{split}_tokens={SCORED}" for split in ("evaluate", "final")]
+    with tempfile.TemporaryDirectory() as place:
+        run = Path(place) / "run"
+        pf.train(
+            model="pocket", corpus=text, time=seconds, run=run, changes=tuple(changes), beside=False
+        )
+        done, recipe = read_result(run), read_run(run)
+    assert done is not None
+    read = recipe.train.steps * recipe.train.batch * recipe.model.step_len
+    weights = cost(recipe.model).parameters
+    return {
+        "text": Path(text).stem,
+        "seconds": seconds,
+        "rung": number,
+        "pattern": str(config.pattern),
+        "width": config.d_model,
+        "parameters": weights,
+        "updates": recipe.train.steps,
+        "tokens_per_parameter": read / weights,
+        "valid": done.loss_on("valid") / math.log(2),
+        "test": done.loss_on("test") / math.log(2),
+        "precision": recipe.train.precision,
+        "cpu": describe_device().cpu,
+        "date": str(date.today()),
+    }
+
+
+def known() -> list[dict[str, Any]]:
+    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
+    return [json.loads(line) for line in lines]
+
+
+def table(every: list[dict[str, Any]]) -> str:
+    """A table per text: a row per size, test bits and tokens per parameter for every time."""
+    lines: list[str] = []
+    for text in sorted({one["text"] for one in every}):
+        here = [one for one in every if one["text"] == text]
+        times = sorted({one["seconds"] for one in here})
+        best = {t: min(o["valid"] for o in here if o["seconds"] == t) for t in times}
+        heads = [f"{time:g} s | tokens per parameter" for time in times]
+        lines += ["", f"| {text} | width | parameters | {' | '.join(heads)} |"]
+        lines.append(f"|---|---:|---:|{'---:|---:|' * len(times)}")
+        for number in sorted({one["rung"] for one in here}):
+            some = {one["seconds"]: one for one in here if one["rung"] == number}
+            first = next(iter(some.values()))
+            cells = [f"`{first['pattern']}`", str(first["width"]), f"{first['parameters']:,}"]
+            for time in times:
+                if time not in some:
+                    cells += ["", ""]
+                    continue
+                bits = f"{some[time]['test']:.3f}"
+                won = some[time]["valid"] == best[time]
+                cells += [f"**{bits}**" if won else bits]
+                cells += [f"{some[time]['tokens_per_parameter']:.1f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    where = " and ".join(sorted({one["cpu"] for one in every}))
+    return "\n".join([*lines[1:], "", f"{where}, two threads, {max(o['date'] for o in every)}."])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("texts", nargs="*", metavar="TEXT")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[60.0, 240.0])
+    parser.add_argument("--rungs", type=int, nargs="+", default=list(range(7)))
+    parser.add_argument("--write", action="store_true", help="write the document")
+    given = parser.parse_args()
+    if given.write:
+        into_document(DOCUMENT, "sizing", table(known()))
+        return
+    for seconds in given.seconds:
+        for text in given.texts:
+            for number in given.rungs:
+                key = {"text": Path(text).stem, "seconds": seconds, "rung": number}
+                if any(key.items() <= one.items() for one in known()):
+                    continue
+                found = train_one(text, seconds, number)
+                with RESULTS.open("a", encoding="utf-8") as results:
+                    results.write(json.dumps(found) + "\n")
+                print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
