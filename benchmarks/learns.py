@@ -136,8 +136,9 @@ def tables(known: list[dict[str, Any]]) -> str:
         for text in sorted(newest)
         if any(one["text"] == text and one["bytes_per_token"] == 1 for one in known)
     }
-    heads = ["text", "size", "letters", "bigram", "n-gram", *OF_BYTES]
-    bytes_rows = [[text, *counted(found), *cells(found, OF_BYTES)] for text, found in texts.items()]
+    of_bytes = [preset for preset in OF_BYTES if any(one["preset"] == preset for one in known)]
+    heads = ["text", "size", "letters", "bigram", "n-gram", *of_bytes]
+    bytes_rows = [[text, *counted(found), *cells(found, of_bytes)] for text, found in texts.items()]
     piece_rows = [[text, *cells(found, OF_PIECES)] for text, found in texts.items()]
     where = " and ".join(sorted({one["cpu"] for one in known}))
     when = max(one["date"] for one in known)
