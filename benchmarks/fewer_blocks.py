@@ -22,7 +22,8 @@ from statistics import mean, median
 from typing import Any
 
 import torch
-from finetuning import DOCUMENT, EPOCHS, keep, known, own_folder, tuned
+from finetuning import DOCUMENT, EPOCHS, RESULTS, own_folder, tuned
+from kept import keep, known
 from learns import into_document
 
 import parformer as pf
@@ -58,7 +59,9 @@ def train_all(given: argparse.Namespace, place: Path) -> None:
             epochs = given.epochs or EPOCHS[given.task]
             found = tuned(asked, given.task, data, run, seed, epochs)
             ratio = beside(pf.load(run / "model"), start.model)
-            keep("blocks", {**told, **found, "ratio": ratio, "weights": count_parameters(small)})
+            weights = count_parameters(small)
+            told |= {"part": "blocks", "ratio": ratio, "weights": weights}
+            keep(RESULTS, {**told, **found})
 
         drop("whole", "all", ())
         for layer, number in enumerate(attends):
@@ -72,7 +75,7 @@ def train_all(given: argparse.Namespace, place: Path) -> None:
 
 
 def ours(task: str) -> list[dict[str, Any]]:
-    return [one for one in known("blocks") if one["task"] == task]
+    return known(RESULTS, part="blocks", task=task)
 
 
 def score(found: dict[str, Any]) -> float:

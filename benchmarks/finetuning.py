@@ -18,17 +18,16 @@ padded to the longest of each.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from kept import keep, known, made_on
 from learns import into_document
 from torch import Tensor
 
@@ -54,7 +53,7 @@ EPOCHS = {"sst2": 1.0, "mrpc": 4.0, "rte": 4.0, "cola": 3.0, "stsb": 4.0}
 def main() -> None:
     arguments = parse()
     if arguments.write:
-        into_document(DOCUMENT, "scores", table(known("scores")))
+        into_document(DOCUMENT, "scores", table(known(RESULTS, part="scores")))
         return
     with tempfile.TemporaryDirectory() as place:
         run = {"scores": scores, "speed": speed}[arguments.what]
@@ -81,19 +80,6 @@ def parse() -> argparse.Namespace:
     return given
 
 
-def known(part: str) -> list[dict[str, Any]]:
-    """What came out so far."""
-    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
-    return [one for one in map(json.loads, lines) if one["part"] == part]
-
-
-def keep(part: str, found: dict[str, Any]) -> None:
-    line = {"part": part, **found, "cpu": describe_device().cpu, "date": str(date.today())}
-    with RESULTS.open("a", encoding="utf-8") as results:
-        results.write(json.dumps(line) + "\n")
-    print(json.dumps(found), flush=True)
-
-
 def own_folder(task: str, data: Path, place: Path) -> Path:
     """The task's files alone, under plain names."""
     folder = place / f"data-{task}"
@@ -116,14 +102,15 @@ def plain(ending: str) -> str:
 
 
 def scores(arguments: argparse.Namespace, place: Path) -> None:
-    done = {(one["task"], one["seed"]) for one in known("scores")}
+    done = {(one["task"], one["seed"]) for one in known(RESULTS, part="scores")}
     for seed in range(arguments.seeds):
         for task in arguments.tasks:
             if (task, seed) in done:
                 continue
             folder = own_folder(task, arguments.data, place)
             epochs = arguments.epochs or EPOCHS.get(task, 3.0)
-            keep("scores", tuned(arguments, task, folder, place / f"{task}-{seed}", seed, epochs))
+            found = tuned(arguments, task, folder, place / f"{task}-{seed}", seed, epochs)
+            keep(RESULTS, {"part": "scores", **found})
 
 
 def tuned(
@@ -172,8 +159,7 @@ def table(every: list[dict[str, Any]]) -> str:
         minutes = median(one["seconds"] for one in some) / 60
         cells = [task, f"{some[0]['examples']:,}", str(len(some)), said, *others, f"{minutes:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
-    cpus = " and ".join(sorted({one["cpu"] for one in every}))
-    return "\n".join([*lines, "", f"{cpus}, two threads, {max(o['date'] for o in every)}."])
+    return "\n".join([*lines, "", made_on(every, "two threads")])
 
 
 def spread(values: list[float]) -> str:

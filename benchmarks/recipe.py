@@ -1,27 +1,28 @@
 """What in a pocket recipe is worth having? One thing changed at a time.
 
-    python benchmarks/recipe.py TEXT … --folder FOLDER [--seeds 3] [--jobs 2]
-    python benchmarks/recipe.py TEXT … --folder FOLDER --write
+    python benchmarks/recipe.py TEXT … [--seeds 3] [--jobs 2] [--only WORD …]
+    python benchmarks/recipe.py --write
 
 The first trains what is missing, `pocket` with four layers, 300 updates of 16 × 64 bytes and one
-thread; the second writes docs/experiments/recipe.md. What the house has no setting for is tried by
-putting other functions in the place of its own, here and nowhere else.
+thread, and adds a line for each to benchmarks/recipe.jsonl; the second writes
+docs/experiments/recipe.md from there. What the house has no setting for is tried by putting other
+functions in the place of its own, here and nowhere else.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
+from kept import keep, known, made_on
 from learns import into_document
 from torch import Tensor
 
@@ -31,15 +32,15 @@ from parformer.data.batches import sample
 from parformer.data.corpora import find_corpus
 from parformer.data.tokens import prepare
 from parformer.evaluate.perplexity import evaluate
-from parformer.measure.device import describe_device
 from parformer.model import build_from
 from parformer.recipe import read_recipe
-from parformer.store.files import Json, cache_folder
+from parformer.store.files import cache_folder
 from parformer.train.distributed import Workers
 from parformer.train.plan import find_kernels, fit_vocabulary
 from parformer.train.session import Session
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "recipe.md"
+RESULTS = Path(__file__).with_name("recipe.jsonl")
 UPDATES = 300
 SCORED = 65_536
 KEPT = 0.97
@@ -68,6 +69,9 @@ def normed_queries() -> None:
         kind._usable = lambda *_: False  # type: ignore[assignment]
         if "_attend" in vars(kind):
             kind._attend = wrap(kind._attend)  # type: ignore[method-assign]
+
+
+Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -102,15 +106,22 @@ VARIANTS = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    file: Path
     variant: int
     text: str
     seed: int
+    precision: str
+
+    @property
+    def key(self) -> dict[str, object]:
+        """What a result is told apart by."""
+        title = VARIANTS[self.variant].title
+        return {
+            "changed": title, "text": Path(self.text).stem, "seed": self.seed,
+            "precision": self.precision,
+        }  # fmt: skip
 
 
-def train_one(job: Job) -> str:
-    if job.file.is_file():
-        return f"{job.file.stem}: there already"
+def train_one(job: Job) -> dict[str, object]:
     torch.set_num_threads(1)
     variant = VARIANTS[job.variant]
     if variant.patch:
@@ -123,7 +134,7 @@ def train_one(job: Job) -> str:
         "train.steps": steps,
         "train.warmup": steps // 10,
         "train.seed": job.seed,
-        "train.precision": "bf16",
+        "train.precision": job.precision,
         "train.compile": "off",
         "train.kernels": find_kernels(Workers()),
     }
@@ -144,74 +155,69 @@ def train_one(job: Job) -> str:
     model = build_from(recipe.model, mean if variant.average else last)
     tokens = sample(prepared.splits["test"].tokens, SCORED)
     bits = evaluate(model, tokens, batch=8).loss / math.log(2)
-    job.file.write_text(json.dumps({"bits": bits, "seconds": seconds}), "utf-8")
-    return f"{job.file.stem}: {bits:.3f} bits, {seconds:.0f} s"
+    return {**job.key, "bits": bits, "seconds": seconds}
 
 
-def file_of(root: Path, variant: int, text: str, seed: int) -> Path:
-    return root / f"{Path(text).stem}-{variant:02d}-{seed}.json"
-
-
-def found(root: Path, variant: int, text: str) -> dict[int, Json]:
-    """Figures by seed."""
-    files = {seed: file_of(root, variant, text, seed) for seed in range(9)}
-    return {
-        seed: json.loads(file.read_text("utf-8")) for seed, file in files.items() if file.is_file()
-    }
-
-
-def table(root: Path, texts: list[str]) -> str:
+def table(every: list[Found]) -> str:
+    texts = sorted({one["text"] for one in every})
     heads = ["changed"]
     for text in texts:
-        heads += [f"{Path(text).stem}, bits", "beside it as it is", "time"]
+        heads += [f"{text}, bits", "beside it as it is", "time"]
     lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
-    for number, variant in enumerate(VARIANTS):
+    for variant in VARIANTS:
         cells = [variant.title]
         for text in texts:
-            cells += cells_of(found(root, number, text), found(root, 0, text))
+            here = [one for one in every if one["text"] == text]
+            cells += cells_of(by_seed(here, variant.title), by_seed(here, VARIANTS[0].title))
         lines.append(f"| {' | '.join(cells)} |")
-    device = describe_device(1)
-    lines += ["", f"{device.cpu}, one thread, bf16, torch {device.torch}, {date.today()}."]
-    return "\n".join(lines)
+    ways = " and ".join(sorted({one["precision"] for one in every}))
+    how = f"one thread, {ways}, torch {torch.__version__}"
+    return "\n".join([*lines, "", made_on(every, how)])
 
 
-def cells_of(own: dict[int, Json], base: dict[int, Json]) -> list[str]:
+def by_seed(every: list[Found], title: str) -> dict[int, Found]:
+    return {one["seed"]: one for one in every if one["changed"] == title}
+
+
+def cells_of(own: dict[int, Found], base: dict[int, Found]) -> list[str]:
     """Mean bits, the paired difference with its deviation over seeds, time of the processor."""
-    if not own:
+    pairs = [(one, base[seed]) for seed, one in own.items() if seed in base]
+    if not pairs:
         return ["", "", ""]
-    mean = statistics.mean(one["bits"] for one in own.values())
-    apart = [one["bits"] / base[seed]["bits"] - 1 for seed, one in own.items() if seed in base]
+    apart = [one["bits"] / usual["bits"] - 1 for one, usual in pairs]
     beside = f"{statistics.mean(apart):+.1%}"
     if len(apart) > 1:
         beside += f" ± {statistics.stdev(apart):.1%}"
-    spent = [sum(one["seconds"] for one in side.values()) / len(side) for side in (own, base)]
-    if own is base or own == base:
-        beside = ""
-    return [f"{mean:.3f}", beside.replace("-", "−"), f"{spent[0] / spent[1]:.2f}×"]
+    spent = statistics.mean(one["seconds"] / usual["seconds"] for one, usual in pairs)
+    mean = statistics.mean(one["bits"] for one, _ in pairs)
+    said = "" if own == base else beside.replace("-", "−")
+    return [f"{mean:.3f}", said, f"{spent:.2f}×"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="a file, or a corpus by name")
-    parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="a file, or a corpus by name")
     parser.add_argument("--seeds", type=int, default=3, help="(default 3)")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default 2)")
+    parser.add_argument("--precision", default="fp32", help="(default fp32)")
+    parser.add_argument("--only", nargs="+", help="variants whose titles hold one of these words")
     parser.add_argument("--write", action="store_true", help="write the document")
     asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.write:
-        into_document(DOCUMENT, "recipe", table(asked.folder, asked.texts))
+        into_document(DOCUMENT, "recipe", table(known(RESULTS)))
         return
     jobs = [
-        Job(file_of(asked.folder, variant, text, seed), variant, text, seed)
+        Job(number, text, seed, asked.precision)
         for seed in range(asked.seeds)
-        for variant in range(len(VARIANTS))
+        for number, variant in enumerate(VARIANTS)
+        if not number or not asked.only or any(word in variant.title for word in asked.only)
         for text in asked.texts
     ]
+    jobs = [job for job in jobs if not known(RESULTS, **job.key)]
     # a process for each, as some of them put functions in the place of others
     with ProcessPoolExecutor(asked.jobs, max_tasks_per_child=1) as pool:
-        for line in pool.map(train_one, jobs):
-            print(line, flush=True)
+        for found in pool.map(train_one, jobs):
+            keep(RESULTS, found, 1)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
 import truth
+from kept import keep, known, made_on
 from learns import into_document
 from truth import TABLE, usual
 
@@ -33,7 +35,7 @@ import parformer as pf
 from parformer.measure.device import describe_device
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "placement.md"
-SUPERNETS = Path(__file__).parent / "supernets.json"
+SUPERNETS = Path(__file__).with_name("supernets.jsonl")
 SUPERNET = {
     "supernet, soft, 200 updates": {"mode": "soft", "steps": 200},
     "supernet, soft, 500 updates": {"mode": "soft", "steps": 500},
@@ -311,21 +313,21 @@ def judge(way: Way, table: Table) -> Found:
 
 
 def search_supernets(folder: Path, texts: Sequence[Path]) -> None:
-    """Search for real, then train what was found as the table's patterns were."""
+    """Search for real, then train what was found, and what is interleaved, as the table was."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     choices = "".join(truth.BLOCK.get(letter, letter) for letter in truth.LETTERS) + "i"
-    found = []
     for text in texts:
         truth.read(text)
+        usual = trained_here(folder, text, "sf" * (DEPTH // 2))
         for name, asked in SUPERNET.items():
+            if known(SUPERNETS, text=text.stem, way=name):
+                continue
             settings = {**truth.SETTINGS, "search.warmup": asked.get("warmup", 0.4)}
-            known = truth.recipe_of("sf" * (DEPTH // 2), text, 0)
-            settings["train.learning_rate"] = known.train.learning_rate
+            interleaved = truth.recipe_of("sf" * (DEPTH // 2), text, 0)
+            settings["train.learning_rate"] = interleaved.train.learning_rate
             own = {n: v for n, v in settings.items() if n not in ("train.steps", "train.schedule")}
-            run = (
-                folder / f"{text.stem}-{asked['mode']}-{asked['steps']}-{settings['search.warmup']}"
-            )
+            run = folder / f"{text.stem}-{asked['mode']}-{asked['steps']}-{asked.get('warmup', '')}"
             began = time.process_time()
             result = pf.search_placement(
                 recipe="pocket-search", corpus=str(text), layers=DEPTH, choices=choices, run=run,
@@ -335,31 +337,41 @@ def search_supernets(folder: Path, texts: Sequence[Path]) -> None:
             seconds = time.process_time() - began
             assert result is not None
             letters = result.pattern.letters
-            truth.train_one((folder, text, letters, 0, False))
-            losses = truth.trained(folder, text, letters)[0]["losses"]
-            found.append(
-                {"text": text.stem, "way": name, "letters": letters, "loss": losses[-1],
-                 "seconds": round(seconds, 1)}
+            found = trained_here(folder, text, letters)
+            keep(
+                SUPERNETS,
+                {"text": text.stem, "way": name, "letters": letters, "loss": found["losses"][-1],
+                 "interleaved": usual["losses"][-1], "seconds": round(seconds, 1),
+                 "trainings": round(seconds / (truth.STEPS * usual["seconds"]), 2)},
+                1,
             )  # fmt: skip
-            print(found[-1], flush=True)
-            SUPERNETS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+def trained_here(folder: Path, text: Path, letters: str) -> dict[str, Any]:
+    truth.train_one((folder, text, letters, 0, False))
+    return truth.trained(folder, text, letters)[0]
 
 
 def told_supernets(tables: dict[str, Table]) -> list[str]:
     """What PAR's supernets found, without a limit."""
-    if not SUPERNETS.is_file():
+    every = known(SUPERNETS)
+    if not every:
         return []
-    known = json.loads(SUPERNETS.read_text("utf-8"))
     lines = ["", "**PAR's supernets over eight layers of `s f r n i`, no limit**", ""]
     lines += ["| way | text | found | regret | trainings |", "|---|---|---|---:|---:|"]
-    for one in known:
-        table = tables[one["text"]]
-        base = table.named(["sf" * (DEPTH // 2)])[0]
-        full = one["seconds"] / (base.seconds * table.looks[-1])
-        regret = one["loss"] / table.best - 1
+    for one in every:
+        regret = one["loss"] / tables[one["text"]].best - 1
         lines.append(
-            f"| {one['way']} | {one['text']} | `{one['letters']}` | {regret:.2%} | {full:.1f} |"
+            f"| {one['way']} | {one['text']} | `{one['letters']}` | {regret:.2%} | "
+            f"{one['trainings']:.1f} |"
         )
+    apart = ", ".join(
+        f"{text} {one['interleaved'] / table.named(['sf' * (DEPTH // 2)])[0].losses[-1] - 1:+.2%}"
+        for text, table in tables.items()
+        for one in known(SUPERNETS, text=text)[:1]
+    )
+    lines += ["", f"The interleaved model, trained again beside them, ended {apart} beside the "
+              "table's.", "", made_on(every, "one thread")]  # fmt: skip
     return lines
 
 

@@ -1,24 +1,24 @@
 """How large should a model be that has so many seconds to learn?
 
-    python benchmarks/sizing.py TEXT … --seconds 60 240 [--rungs 0 1 2 3 4 5 6]
+    python benchmarks/sizing.py TEXT … --seconds 60 240 [--rungs 0 1 2 3 4 5 6] [--threads 1]
     python benchmarks/sizing.py --write
 
 Trains the interleaved models of `fit`'s ladder by the clock, each by itself, over counts as `fit`
 does, and tells what they reach: the best size for a time, and how many tokens it has read for each
-of its parameters by then. A quiet machine is yours to see to. Results are lines of
-benchmarks/sizing.jsonl; `--write` makes the table of docs/experiments/sizing.md.
+of its parameters by then. A quiet machine is yours to see to; with one thread, two texts may be
+trained side by side. Results are lines of benchmarks/sizing.jsonl; `--write` makes the table of
+docs/experiments/sizing.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
+from kept import keep, known, made_on
 from learns import into_document
 
 import parformer as pf
@@ -26,7 +26,6 @@ from parformer.costs import cost
 from parformer.fitting.ladder import RECALL
 from parformer.fitting.request import COUNTS
 from parformer.fitting.rungs import LADDER, rung
-from parformer.measure.device import describe_device
 from parformer.train.run import read_result, read_run
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "sizing.md"
@@ -34,11 +33,12 @@ RESULTS = Path(__file__).with_name("sizing.jsonl")
 SCORED = 131_072
 
 
-def train_one(text: str, seconds: float, number: int) -> dict[str, Any]:
+def train_one(text: str, seconds: float, number: int, threads: int) -> dict[str, Any]:
     config = rung(pf.preset("pocket"), *LADDER[number])
     sizes = {name: getattr(config, name) for name in ("d_model", "n_head", "d_inner")}
     sizes |= {"pattern": str(config.pattern), "counts": COUNTS, "recall": RECALL}
     changes = [f"model.{name}={value}" for name, value in sizes.items()]
+    changes += [f"train.threads={threads}"]
     changes += [f"train.{split}_tokens={SCORED}" for split in ("evaluate", "final")]
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"
@@ -53,6 +53,7 @@ def train_one(text: str, seconds: float, number: int) -> dict[str, Any]:
         "text": Path(text).stem,
         "seconds": seconds,
         "rung": number,
+        "threads": threads,
         "pattern": str(config.pattern),
         "width": config.d_model,
         "parameters": weights,
@@ -61,14 +62,7 @@ def train_one(text: str, seconds: float, number: int) -> dict[str, Any]:
         "valid": done.loss_on("valid") / math.log(2),
         "test": done.loss_on("test") / math.log(2),
         "precision": recipe.train.precision,
-        "cpu": describe_device().cpu,
-        "date": str(date.today()),
     }
-
-
-def known() -> list[dict[str, Any]]:
-    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
-    return [json.loads(line) for line in lines]
 
 
 def table(every: list[dict[str, Any]]) -> str:
@@ -94,8 +88,9 @@ def table(every: list[dict[str, Any]]) -> str:
                 cells += [f"**{bits}**" if won else bits]
                 cells += [f"{some[time]['tokens_per_parameter']:.1f}"]
             lines.append(f"| {' | '.join(cells)} |")
-    where = " and ".join(sorted({one["cpu"] for one in every}))
-    return "\n".join([*lines[1:], "", f"{where}, two threads, {max(o['date'] for o in every)}."])
+    (threads,) = {one["threads"] for one in every}
+    how = f"{'one thread' if threads == 1 else f'{threads} threads'} each"
+    return "\n".join([*lines[1:], "", made_on(every, how)])
 
 
 def main() -> None:
@@ -103,21 +98,19 @@ def main() -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT")
     parser.add_argument("--seconds", type=float, nargs="+", default=[60.0, 240.0])
     parser.add_argument("--rungs", type=int, nargs="+", default=list(range(7)))
+    parser.add_argument("--threads", type=int, default=2, help="(default 2)")
     parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()
     if given.write:
-        into_document(DOCUMENT, "sizing", table(known()))
+        into_document(DOCUMENT, "sizing", table(known(RESULTS)))
         return
     for seconds in given.seconds:
         for text in given.texts:
             for number in given.rungs:
                 key = {"text": Path(text).stem, "seconds": seconds, "rung": number}
-                if any(key.items() <= one.items() for one in known()):
-                    continue
-                found = train_one(text, seconds, number)
-                with RESULTS.open("a", encoding="utf-8") as results:
-                    results.write(json.dumps(found) + "\n")
-                print(json.dumps(found), flush=True)
+                key["threads"] = given.threads
+                if not known(RESULTS, **key):
+                    keep(RESULTS, train_one(text, seconds, number, given.threads))
 
 
 if __name__ == "__main__":

@@ -164,10 +164,8 @@ def test_attention_that_is_missed_least_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(FOLDER)
-    finetuning = load("finetuning", monkeypatch)
-    monkeypatch.setitem(sys.modules, "finetuning", finetuning)
     fewer = load("fewer_blocks", monkeypatch)
-    monkeypatch.setattr(finetuning, "RESULTS", tmp_path / "results.jsonl")
+    monkeypatch.setattr(fewer, "RESULTS", tmp_path / "results.jsonl")
     for name, gone, accuracy in [
         ("1", [0], 0.7),
         ("2", [2], 0.9),
@@ -177,7 +175,7 @@ def test_attention_that_is_missed_least_goes_first(
         kind = "attention" if gone else "whole"
         found = {"kind": kind, "name": name, "gone": gone, "task": "mrpc", "seed": 0}
         found |= {"metrics": {"accuracy": accuracy}, "ratio": 0.9, "weights": 5}
-        finetuning.keep("blocks", found)
+        fewer.keep(fewer.RESULTS, {"part": "blocks", **found})
     assert fewer.order("mrpc", 0) == [1, 2, 0]
     assert fewer.order("mrpc", 1) == []
     assert "| attention 2 | 0.90 | 5 | 0.900 |" in fewer.table(fewer.ours("mrpc"))
