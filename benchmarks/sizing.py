@@ -4,10 +4,10 @@
     python benchmarks/sizing.py --write
 
 Trains the interleaved models of `fit`'s ladder by the clock, each by itself, over counts as `fit`
-does, and tells what they reach: the best size for a time, and how many tokens it has read for each
-of its parameters by then. A quiet machine is yours to see to; with one thread, two texts may be
-trained side by side. Results are lines of benchmarks/sizing.jsonl; `--write` makes the table of
-docs/experiments/sizing.md.
+does, with the rates that their sizes call for, and tells what they reach: the best size for a time,
+and how many tokens it has read for each of its parameters by then. A quiet machine is yours to see
+to; with one thread, two texts may be trained side by side. Results are lines of
+benchmarks/sizing.jsonl; `--write` makes the table of docs/experiments/sizing.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from parformer.costs import cost
 from parformer.fitting.ladder import RECALL
 from parformer.fitting.request import COUNTS
 from parformer.fitting.rungs import LADDER, rung
+from parformer.recipe import read_recipe
 from parformer.train.run import read_result, read_run
+from parformer.train.schedule import rate_for
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "sizing.md"
 RESULTS = Path(__file__).with_name("sizing.jsonl")
@@ -35,10 +37,12 @@ SCORED = 131_072
 
 def train_one(text: str, seconds: float, number: int, threads: int) -> dict[str, Any]:
     config = rung(pf.preset("pocket"), *LADDER[number])
+    usual = read_recipe("pocket")
+    rate = rate_for(config, usual.train.learning_rate, usual.model)
     sizes = {name: getattr(config, name) for name in ("d_model", "n_head", "d_inner")}
     sizes |= {"pattern": str(config.pattern), "counts": COUNTS, "recall": RECALL}
     changes = [f"model.{name}={value}" for name, value in sizes.items()]
-    changes += [f"train.threads={threads}"]
+    changes += [f"train.threads={threads}", f"train.learning_rate={rate:.2g}"]
     changes += [f"train.{split}_tokens={SCORED}" for split in ("evaluate", "final")]
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"

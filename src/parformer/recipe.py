@@ -131,6 +131,8 @@ class TrainConfig:
     """What of a document is hidden at a time: a token, a whole word, or up to three words."""
     mask_most: int = 0
     """Tokens of a row that are hidden at most, whatever their share; 0 means any."""
+    packed: bool = False
+    """Whether rows of a pretraining without pairs go on with the next document where one ends."""
     phases: tuple[str, ...] = ()
     """Phases of a pretraining, such as steps=900 length=128 batch=64 rate=6e-3 warmup=200."""
 

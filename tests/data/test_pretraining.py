@@ -195,6 +195,40 @@ def test_a_row_is_what_its_documents_say(unit: str, pairing: str) -> None:
     assert fates["same"] / total == pytest.approx(0.1, abs=0.06)
 
 
+def test_packed_rows_are_full_of_whole_sentences() -> None:
+    found = batches(pairing="none", packed=True)
+    texts, plan = found.texts, found._plan(0)
+    spans = [span for cut in plan for span in (cut.first, *cut.others)]
+    read = Counter(n for first, last in spans for n in range(first, last + 1))
+    assert read == Counter(range(texts.sentences))  # each once
+    sizes = [
+        1 + sum(len(texts.sentence(*span)) + 1 for span in (cut.first, *cut.others)) for cut in plan
+    ]
+    assert max(sizes) <= 24
+    assert sum(sizes) > 0.8 * 24 * len(sizes)  # a sentence has nine tokens at most
+    for cut in plan:
+        first = np.array([span[0] for span in (cut.first, *cut.others)])
+        owners = np.searchsorted(texts.firsts, first, "right")
+        assert len(set(owners)) == len(owners)  # marks stand behind documents alone
+    batch = found.at(0)
+    for b, cut in enumerate(plan[:4]):
+        tokens, there = batch.tokens_bt[b].numpy(), batch.inputs["padding"][b]
+        told = np.where(batch.targets[b] == IGNORE, tokens, batch.targets[b])[there]
+        parts = [texts.sentence(*span) & PLAIN for span in (cut.first, *cut.others)]
+        assert told.tolist() == [1, *(t for part in parts for t in [*part.tolist(), 2])]
+    assert not bool(batch.inputs["types"].any())
+    fuller = batch.inputs["padding"].double().mean()
+    assert fuller > batches(pairing="none").at(0).inputs["padding"].double().mean()
+
+
+def test_a_sentence_longer_than_a_packed_row_is_cut() -> None:
+    flat = written([[[5] * 30, [6, 7]], [[8]]], MARKS)
+    found = Pretraining(flat, batch=2, window=8, seed=0, share=0.2, unit="piece", pairing="none",
+                        packed=True)  # fmt: skip
+    lengths = sorted(int(n) for n in found.at(0).inputs["padding"].sum(1))
+    assert lengths[-1] == 8
+
+
 def test_batches_follow_from_their_number_alone() -> None:
     one, two = batches(), batches()
     last = one.per_epoch

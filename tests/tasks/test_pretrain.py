@@ -110,6 +110,15 @@ def test_it_is_evaluated_as_it_was_validated(
     assert "pair accuracy" in capsys.readouterr().out
 
 
+def test_packed_rows_are_for_models_without_pairs(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model.pair_head 'order' wants pairs of segments"):
+        train(text, tmp_path / "pairs", "train.packed=true")
+    plain = ("model.pair_head=none", "model.pooler=false", "train.packed=true")
+    train(text, tmp_path / "plain", *plain)
+    metrics = json.loads((tmp_path / "plain" / "result.json").read_text())["valid"]["metrics"]
+    assert set(metrics) == {"masked_accuracy"}
+
+
 @pytest.mark.parametrize("step", [2, 4])
 def test_a_killed_pretraining_ends_like_a_whole_one(step: int, text: Path, whole: Path) -> None:
     """Also where it was killed in its second phase."""

@@ -78,6 +78,7 @@ OTHER: dict[str, Any] = {
     "train.warmup_share": 0.5,
     "train.mask_unit": "word",
     "train.mask_most": 20,
+    "train.packed": True,
     "train.phases": ("steps=2 length=8 batch=4 rate=0.1",),
     "data.documents": "files",
     "data.field": "text",

@@ -5,15 +5,16 @@ Sentences of a document are added until a length is reached; the length is that 
 of one document in ten a shorter one. Of a next-sentence pair the second half is from elsewhere in
 one case of two, and the sentences that it would have had come again in the next one; of an ordered
 pair the halves change places in one case of two. A chunk of a single sentence gets a second segment
-from elsewhere in both. Which documents, cuts and masks update number n sees follows from the seed
-and n.
+from elsewhere in both. Packed rows have no pairs: they are full of sentences, document after
+document, each with its mark behind it (RoBERTa's full sentences). Which documents, cuts and masks
+update number n sees follows from the seed and n.
 """
 
 # b batch, t time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from random import Random
 from typing import Literal, NamedTuple
@@ -37,13 +38,19 @@ Pairing = Literal["none", "next", "order"]
 Unit = Literal["piece", "word", "n-gram"]
 
 
-class Cut(NamedTuple):
-    """One or two segments, by their first and last sentences."""
+Span = tuple[int, int]
+"""The first and the last sentence of a segment."""
 
-    first: tuple[int, int]
-    second: tuple[int, int] | None
+
+class Cut(NamedTuple):
+    """The segments of a row."""
+
+    first: Span
+    second: Span | None
     label: int
     """1 where the second does not follow the first."""
+    others: tuple[Span, ...] = ()
+    """Of further documents, in a packed row."""
 
 
 def cuts_of(texts: Documents, number: int, window: int, pairing: Pairing, rng: Random) -> list[Cut]:
@@ -67,6 +74,25 @@ def cuts_of(texts: Documents, number: int, window: int, pairing: Pairing, rng: R
     return found
 
 
+def packed(texts: Documents, order: Iterable[int], window: int) -> list[Cut]:
+    """Whole sentences of one document after the other, as many to a row as it has room for."""
+    found, row, length = [], list[Span](), 0
+    for number in order:
+        goes_on = False
+        for at in range(*texts.of_document(number)):
+            size = int(texts.edges[at + 1] - texts.edges[at])
+            if row and length + size + (not goes_on) > window - 1:
+                found.append(Cut(row[0], None, 0, tuple(row[1:])))
+                row, length, goes_on = [], 0, False
+            if goes_on:
+                row[-1] = (row[-1][0], at)
+            else:
+                row.append((at, at))
+            length += size + (not goes_on)  # with the mark behind a segment
+            goes_on = True
+    return [*found, Cut(row[0], None, 0, tuple(row[1:]))] if row else found
+
+
 def paired(
     texts: Documents, number: int, chunk: Sequence[int], target: int, pairing: Pairing, rng: Random
 ) -> tuple[Cut, int]:
@@ -83,7 +109,7 @@ def paired(
     return Cut(first, second, 0), 0
 
 
-def elsewhere(texts: Documents, number: int, room: int, rng: Random) -> tuple[int, int]:
+def elsewhere(texts: Documents, number: int, room: int, rng: Random) -> Span:
     """Sentences of another document, as many as fit, one at least."""
     other = number
     while other == number and texts.count > 1:
@@ -160,6 +186,7 @@ class Pretraining(Batches):
         unit: Unit,
         pairing: Pairing,
         most: int = 0,
+        packed: bool = False,
     ) -> None:
         """`most` tokens of a row are hidden, whatever its share; 0 means any."""
         self.texts = Documents(tokens)
@@ -168,7 +195,7 @@ class Pretraining(Batches):
                 "pairs of segments need two documents at least; put blank lines between documents"
             )
         self.batch, self.window, self.seed, self.share = batch, window, seed, share
-        self.unit, self.pairing, self.most = unit, pairing, most
+        self.unit, self.pairing, self.most, self.packed = unit, pairing, most, packed
         self._plan = lru_cache(maxsize=2)(self._make_plan)
         # epochs differ by a few pairs: every one is as long as the first, come what may
         self.per_epoch = len(self._plan(0)) // batch
@@ -181,7 +208,11 @@ class Pretraining(Batches):
     def _make_plan(self, epoch: int) -> list[Cut]:
         """All pairs of an epoch, in random order."""
         found: list[Cut] = []
-        for number in range(self.texts.count):
+        if self.packed:
+            order = list(range(self.texts.count))
+            Random(number_for(self.seed, "order", epoch)).shuffle(order)
+            found = packed(self.texts, order, self.window)
+        for number in range(0 if self.packed else self.texts.count):
             rng = Random(number_for(self.seed, "documents", epoch, number))
             found += cuts_of(self.texts, number, self.window, self.pairing, rng)
         Random(number_for(self.seed, "segments", epoch)).shuffle(found)
@@ -198,18 +229,19 @@ class Pretraining(Batches):
         return self.together(made)
 
     def row(self, cut: Cut, rng: Random) -> tuple[Numbers, Numbers, int, int]:
-        """What is read, what is to be said, the length of the first segment, and the label."""
+        """What is read, what is to be said, where the second of a pair begins, and the label."""
         texts = self.texts
-        first = texts.sentence(*cut.first)
+        segments = [texts.sentence(*span) for span in (cut.first, *cut.others)]
         if cut.second is None:
-            first = first[: self.window - 2]
-            parts = [[texts.start], first, [texts.end]]
+            # only a sentence by itself can be too long
+            segments[0] = segments[0][: self.window - 2]
         else:
             second = texts.sentence(*cut.second)
-            first, second = trimmed(first, second, self.window - 3, rng)
-            parts = [[texts.start], first, [texts.end], second, [texts.end]]
+            segments = list(trimmed(segments[0], second, self.window - 3, rng))
+        ends = np.cumsum([len(one) + 1 for one in segments])
+        parts = [[texts.start], *(part for one in segments for part in (one, [texts.end]))]
         row = np.concatenate([np.asarray(part, np.int32) for part in parts])
-        marks = {0, len(first) + 1, len(row) - 1}
+        marks = {0, *ends.tolist()}
         candidates = [place for place in range(len(row)) if place not in marks]
         budget = max(1, round(self.share * len(row)))
         budget = min(budget, self.most) if self.most else budget
@@ -224,7 +256,8 @@ class Pretraining(Batches):
                 read[hidden] = texts.mask
             elif fate < HIDDEN + REPLACED:
                 read[hidden] = rng.randrange(texts.vocab_size)
-        return read, targets, len(first) + 2, cut.label
+        begins = len(row) if cut.second is None else int(ends[0]) + 1
+        return read, targets, begins, cut.label
 
     def together(self, made: Sequence[tuple[Numbers, Numbers, int, int]]) -> Batch:
         """Rows side by side, as wide as the window: all batches have one shape."""

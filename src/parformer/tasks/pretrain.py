@@ -66,6 +66,12 @@ class Pretrain(Task):
                 f"train.task 'pretrain' needs model.head='masked', got {recipe.model.head!r}; set "
                 "it, or take a model such as bert-pocket-pretraining"
             )
+        if recipe.train.packed and recipe.model.pair_head != "none":
+            raise ConfigError(
+                f"train.packed fills rows with documents, model.pair_head "
+                f"{recipe.model.pair_head!r} wants pairs of segments; set one of them aside, such "
+                "as model.pair_head=none"
+            )
         for one in phases_of(recipe.train):
             if one.batch % recipe.train.accumulate:
                 raise ConfigError(
@@ -99,6 +105,7 @@ class Pretrain(Task):
             unit=train.mask_unit,
             pairing=self.recipe.model.pair_head,
             most=train.mask_most,
+            packed=train.packed,
         )
 
     def loss(self, model: Model, batch: Batch, state: State | None) -> Loss:
