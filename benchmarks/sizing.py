@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kept import keep, known, made_on
 from learns import into_document
 
 import parformer as pf
+from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.fitting.ladder import RECALL
 from parformer.fitting.request import COUNTS
@@ -35,24 +37,38 @@ RESULTS = Path(__file__).with_name("sizing.jsonl")
 SCORED = 131_072
 
 
-def train_one(text: str, seconds: float, number: int, threads: int) -> dict[str, Any]:
-    config = rung(pf.preset("pocket"), *LADDER[number])
-    usual = read_recipe("pocket")
-    rate = rate_for(config, usual.train.learning_rate, usual.model)
+def over_counts(config: ModelConfig) -> list[str]:
+    """What makes a training of `pocket` one of a fit's baselines, beside counts."""
     sizes = {name: getattr(config, name) for name in ("d_model", "n_head", "d_inner")}
     sizes |= {"pattern": str(config.pattern), "counts": COUNTS, "recall": RECALL}
     changes = [f"model.{name}={value}" for name, value in sizes.items()]
-    changes += [f"train.threads={threads}", f"train.learning_rate={rate:.2g}"]
-    changes += [f"train.{split}_tokens={SCORED}" for split in ("evaluate", "final")]
+    return changes + [f"train.{split}_tokens={SCORED}" for split in ("evaluate", "final")]
+
+
+def trained(text: str, changes: Sequence[str], time: float | None = None) -> dict[str, Any]:
+    """A training of `pocket` with changes, by the clock or by updates, and what it reached."""
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"
         pf.train(
-            model="pocket", corpus=text, time=seconds, run=run, changes=tuple(changes), beside=False
+            model="pocket", corpus=text, time=time, run=run, changes=tuple(changes), beside=False
         )
         done, recipe = read_result(run), read_run(run)
     assert done is not None
-    read = recipe.train.steps * recipe.train.batch * recipe.model.step_len
-    weights = cost(recipe.model).parameters
+    return {
+        "parameters": cost(recipe.model).parameters,
+        "updates": recipe.train.steps,
+        "tokens": recipe.train.steps * recipe.train.batch * recipe.model.step_len,
+        "rate": recipe.train.learning_rate,
+        "valid": done.loss_on("valid") / math.log(2),
+        "test": done.loss_on("test") / math.log(2),
+        "precision": recipe.train.precision,
+    }
+
+
+def train_one(text: str, seconds: float, number: int, threads: int) -> dict[str, Any]:
+    config, usual = rung(pf.preset("pocket"), *LADDER[number]), read_recipe("pocket")
+    rate = rate_for(config.replaced(counts=COUNTS), usual.train.learning_rate, usual.model)
+    changes = [f"train.threads={threads}", f"train.learning_rate={rate:.2g}"]
     return {
         "text": Path(text).stem,
         "seconds": seconds,
@@ -60,12 +76,7 @@ def train_one(text: str, seconds: float, number: int, threads: int) -> dict[str,
         "threads": threads,
         "pattern": str(config.pattern),
         "width": config.d_model,
-        "parameters": weights,
-        "updates": recipe.train.steps,
-        "tokens_per_parameter": read / weights,
-        "valid": done.loss_on("valid") / math.log(2),
-        "test": done.loss_on("test") / math.log(2),
-        "precision": recipe.train.precision,
+        **trained(text, [*over_counts(config), *changes], seconds),
     }
 
 
@@ -76,7 +87,7 @@ def table(every: list[dict[str, Any]]) -> str:
         here = [one for one in every if one["text"] == text]
         times = sorted({one["seconds"] for one in here})
         best = {t: min(o["valid"] for o in here if o["seconds"] == t) for t in times}
-        heads = [f"{time:g} s | tokens per parameter" for time in times]
+        heads = [f"{time:g} s | bytes per parameter" for time in times]
         lines += ["", f"| {text} | width | parameters | {' | '.join(heads)} |"]
         lines.append(f"|---|---:|---:|{'---:|---:|' * len(times)}")
         for number in sorted({one["rung"] for one in here}):
@@ -90,7 +101,8 @@ def table(every: list[dict[str, Any]]) -> str:
                 bits = f"{some[time]['test']:.3f}"
                 won = some[time]["valid"] == best[time]
                 cells += [f"**{bits}**" if won else bits]
-                cells += [f"{some[time]['tokens_per_parameter']:.1f}"]
+                read = some[time]["tokens"] / some[time]["parameters"]
+                cells += [f"{read:.1f}"]
             lines.append(f"| {' | '.join(cells)} |")
     (threads,) = {one["threads"] for one in every}
     how = f"{'one thread' if threads == 1 else f'{threads} threads'} each"

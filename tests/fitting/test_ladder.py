@@ -6,16 +6,18 @@ import pytest
 
 from parformer.config import preset
 from parformer.costs import cost
+from parformer.fitting.kinds import find_kind
+from parformer.fitting.kinds.language import BYTES_PER_PARAMETER
 from parformer.fitting.ladder import (
     HEAVIER,
     LADDER,
-    TOKENS_PER_PARAMETER,
     affordable,
     ladder,
     reckon,
     within,
 )
-from parformer.fitting.request import FAMILIES
+from parformer.fitting.phases import TextFacts
+from parformer.fitting.request import FAMILIES, FitRequest
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -41,11 +43,15 @@ def test_an_update_of_twice_the_work_takes_less_than_twice_as_long() -> None:
 def test_the_largest_model_that_reads_enough() -> None:
     rungs = ladder(preset("pocket"))
     paces = reckon(rungs, rungs[3], 0.1)
+    facts = TextFacts("", tokens=500, bytes=2000, vocabulary=256, overlap={}, references={})
+    kind = find_kind(FitRequest(corpus="python-source"))
+    wanted = [kind.wanted(config, facts) for config in rungs]
     for seconds in (1, 10, 100, 1000, 1e7):
-        best = affordable(rungs, paces, seconds, 2048)
-        read = [seconds / pace * 2048 for pace in paces]
+        best = affordable(wanted, paces, seconds, 2048)
+        # a token of this text is worth four bytes
+        read = [4 * seconds / pace * 2048 for pace in paces]
         enough = [
-            r >= TOKENS_PER_PARAMETER * cost(c).parameters for r, c in zip(read, rungs, strict=True)
+            r >= BYTES_PER_PARAMETER * cost(c).parameters for r, c in zip(read, rungs, strict=True)
         ]
         assert best == max((n for n, fine in enumerate(enough) if fine), default=0)
 

@@ -10,7 +10,7 @@ import torch
 
 from parformer.config import preset
 from parformer.recipe import TrainConfig
-from parformer.train.schedule import rate, rate_for
+from parformer.train.schedule import BESIDE_COUNTS, rate, rate_for
 
 
 def rates(**fields: Any) -> list[float]:
@@ -123,3 +123,12 @@ def test_the_rate_falls_with_the_width_and_not_with_the_depth() -> None:
     assert rate_for(wide, 0.012, known) == pytest.approx(0.012 * 2**-0.75)
     deep = preset("pocket", pattern="(sf)x16")
     assert rate_for(deep, 0.012, known) == pytest.approx(0.012)
+
+
+def test_a_model_beside_counts_has_no_high_rate() -> None:
+    known = preset("pocket")
+    narrow = preset("pocket", d_model=48, d_inner=144, counts=100_000)
+    assert rate_for(narrow, 0.012, known) == BESIDE_COUNTS
+    assert rate_for(narrow.replaced(counts=0), 0.012, known) > 4 * BESIDE_COUNTS
+    wide = preset("pocket", d_model=1024, d_inner=3072, counts=100_000)
+    assert rate_for(wide, 0.012, known) == rate_for(wide.replaced(counts=0), 0.012, known)

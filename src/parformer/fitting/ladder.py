@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from parformer.config import ModelConfig
 from parformer.costs import cost
-from parformer.fitting.kinds.base import TOKENS_PER_PARAMETER as TOKENS_PER_PARAMETER
 from parformer.fitting.phases import BASELINE, Baseline
 from parformer.fitting.rungs import LADDER as LADDER
 from parformer.fitting.rungs import ladder as ladder
@@ -62,8 +61,8 @@ def size(fit: Running) -> Baseline:
     if not task.steady:
         task.batches(tokens)  # which tell the task how long its texts are
     most = fit.kind.largest(rungs, facts)
-    wanted = [fit.kind.wanted(config) for config in rungs]
-    largest = min(most, affordable(rungs, paces, seconds, task.tokens_per_update, wanted))
+    wanted = [fit.kind.wanted(config, facts) for config in rungs]
+    largest = min(most, affordable(wanted, paces, seconds, task.tokens_per_update))
     config = rungs[_within_absolute(fit, rungs, largest)]
     reading = fit.measure({BASELINE: config}, fit.step)[BASELINE]
     figures = {**fit.counts(config), "latency": reading.median, "memory": float(reading.peak_bytes)}
@@ -97,23 +96,16 @@ def reckon(configs: Sequence[ModelConfig], probe: ModelConfig, seconds: float) -
 
 
 def affordable(
-    configs: Sequence[ModelConfig],
-    paces: Sequence[float],
-    seconds: float,
-    tokens_per_update: int,
-    wanted: Sequence[float] = (),
+    wanted: Sequence[float], paces: Sequence[float], seconds: float, tokens_per_update: int
 ) -> int:
-    """The largest model that reads enough in so many seconds; the smallest if none does.
+    """The largest model that reads as much as it is to in so many seconds; else the smallest.
 
-    `wanted` are the tokens that each is to read, where that is another number than usual.
+    >>> affordable([1e3, 1e4, 1e5], [0.1, 0.2, 0.3], seconds=2.0, tokens_per_update=1000)
+    1
     """
-    best = 0
-    for number, (config, pace) in enumerate(zip(configs, paces, strict=True)):
-        read = seconds / pace * tokens_per_update
-        enough = wanted[number] if wanted else TOKENS_PER_PARAMETER * cost(config).parameters
-        if read >= enough:
-            best = number
-    return best
+    read = [seconds / pace * tokens_per_update for pace in paces]
+    enough = [n for n, tokens in enumerate(read) if tokens >= wanted[n]]
+    return max(enough, default=0)
 
 
 def within(

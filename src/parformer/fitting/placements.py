@@ -48,8 +48,11 @@ def search(fit: Running) -> Placed:
 
 def search_recipe(fit: Running, seconds: float) -> Recipe:
     search = SearchConfig(by="trials", choices=fit.request.choices, limit=steering(fit))
-    return replace(fit.baseline.recipe, search=search).replaced(
+    recipe = fit.baseline.recipe
+    rate = fit.kind.rate(recipe.model, recipe.train.learning_rate, 0)
+    return replace(recipe, search=search).replaced(
         {
+            "train.learning_rate": float(f"{rate:.2g}"),
             "train.time": SEARCHING * seconds,
             "train.steps": max(16, fit.request.steps or 0),
             "train.seed": fit.request.seed,

@@ -25,11 +25,17 @@ WIDER, DEEPER = 0.75, 0.0
 (`python benchmarks/rates.py`, docs/training.md)."""
 
 
+BESIDE_COUNTS = 0.005
+"""No model that learns beside counts has a higher rate, however narrow it is: what they leave to be
+learned is fine (`python benchmarks/late_rates.py`, docs/training.md)."""
+
+
 def rate_for(config: ModelConfig, usual: float, known: ModelConfig) -> float:
     """The rate of a model of any size, from the usual one of a model of known size."""
     wider = config.d_model / known.d_model
     deeper = len(config.pattern) / len(known.pattern)
-    return usual * math.pow(wider, -WIDER) * math.pow(deeper, -DEEPER)
+    found = usual * math.pow(wider, -WIDER) * math.pow(deeper, -DEEPER)
+    return min(found, BESIDE_COUNTS) if config.counts else found
 
 
 def rate(step: int, config: TrainConfig) -> float:

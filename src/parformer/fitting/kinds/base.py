@@ -38,10 +38,6 @@ Losses = NDArray[np.float64]
 """Of stretches of validation text, of examples or of pairs; lower is better."""
 
 
-TOKENS_PER_PARAMETER = 2.0
-"""Tokens that a finalist reads at least for each of its parameters."""
-
-
 class Kind(ABC):
     """What differs between fits."""
 
@@ -97,9 +93,9 @@ class Kind(ABC):
     def rungs(self, like: ModelConfig, facts: TextFacts) -> list[ModelConfig]:
         """Interleaved models, the smallest first."""
 
-    def wanted(self, config: ModelConfig) -> float:
-        """Tokens that a model is to read in its training at least."""
-        return TOKENS_PER_PARAMETER * cost(config).parameters
+    @abstractmethod
+    def wanted(self, config: ModelConfig, facts: TextFacts) -> float:
+        """Tokens that a finalist is to read in the contest at least."""
 
     def largest(self, rungs: Sequence[ModelConfig], facts: TextFacts) -> int:
         """The largest of them that there are examples enough for, however long the time."""

@@ -198,7 +198,7 @@ class Labels(Kind):
         least = 2 if quicker else 1
         return [encoder_rung(like, width, max(least, pairs)) for width, pairs in LADDER]
 
-    def wanted(self, config: ModelConfig) -> float:
+    def wanted(self, config: ModelConfig, facts: TextFacts) -> float:
         return TOKENS * cost(config).decoder_parameters
 
     def largest(self, rungs: Sequence[ModelConfig], facts: TextFacts) -> int:

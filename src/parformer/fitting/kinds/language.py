@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from parformer.config import ModelConfig
+from parformer.costs import cost
 from parformer.data.batches import sample
 from parformer.data.corpora import Corpus
 from parformer.data.tokens import Prepared
@@ -28,6 +29,9 @@ from parformer.train.plan import fit_vocabulary
 
 EVALUATED = 65_536
 """Tokens of the valid split that models are compared on."""
+BYTES_PER_PARAMETER = 10.0
+"""Text that a finalist reads in the contest for each of its parameters. The winner reads some eight
+times as much in the end: what small models beside counts are best with (experiments/sizing.md)."""
 PROMPT, WRITTEN = 160, 240
 """Characters of a prompt, and tokens written after it, at most."""
 
@@ -57,6 +61,10 @@ class Language(Kind):
 
     def rungs(self, like: ModelConfig, facts: TextFacts) -> list[ModelConfig]:
         return ladder(like)
+
+    def wanted(self, config: ModelConfig, facts: TextFacts) -> float:
+        letters = facts.bytes / facts.tokens
+        return BYTES_PER_PARAMETER * cost(config).parameters / letters
 
     def placements(self, base: ModelConfig, found: str) -> list[Placement]:
         return placements(len(base.pattern), self.request.letters, found)

@@ -23,7 +23,7 @@ from parformer.evaluate.perplexity import at_rest
 from parformer.evaluate.translation import has_metrics, overlap
 from parformer.events import Watch
 from parformer.fitting.kinds.answers import short
-from parformer.fitting.kinds.base import TOKENS_PER_PARAMETER, Kind, Losses
+from parformer.fitting.kinds.base import Kind, Losses
 from parformer.fitting.phases import TextFacts
 from parformer.fitting.rules import DEPTHS, Placement
 from parformer.fitting.scored import FINAL, Metrics, TaskScores
@@ -43,6 +43,8 @@ from parformer.train.plan import fit_vocabulary
 
 LADDER = ((48, 3), (64, 3), (96, 3), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6))
 """Widths, and layers of the encoder and of the decoder."""
+TOKENS_PER_PARAMETER = 2.0
+"""Tokens that a finalist reads in the contest for each parameter of its stacks."""
 BATCH_TOKENS = 2048
 EVALUATED = 32_768
 """Tokens of references in the valid split that models are compared on."""
@@ -116,7 +118,7 @@ class Pairs(Kind):
     def rungs(self, like: ModelConfig, facts: TextFacts) -> list[ModelConfig]:
         return [translator_rung(like, *size) for size in LADDER]
 
-    def wanted(self, config: ModelConfig) -> float:
+    def wanted(self, config: ModelConfig, facts: TextFacts) -> float:
         return TOKENS_PER_PARAMETER * cost(config).decoder_parameters  # of the stacks
 
     def placements(self, base: ModelConfig, found: str) -> list[Placement]:
