@@ -69,6 +69,7 @@ def train_one(text: str, seconds: float, number: int, threads: int) -> dict[str,
     config, usual = rung(pf.preset("pocket"), *LADDER[number]), read_recipe("pocket")
     rate = rate_for(config.replaced(counts=COUNTS), usual.train.learning_rate, usual.model)
     changes = [f"train.threads={threads}", f"train.learning_rate={rate:.2g}"]
+    changes += ["train.schedule=trapezoid"]
     return {
         "text": Path(text).stem,
         "seconds": seconds,
