@@ -27,6 +27,7 @@ FLAGS = {
     "top_k": Flag(metavar="K", default="all"),
     "top_p": Flag(metavar="P", default="1: all"),
     "repetition_penalty": Flag(metavar="X"),
+    "longest_copy": Flag(metavar="N", default="12 with recall, else 0"),
     "device": Flag(metavar="NAME"),
 }
 

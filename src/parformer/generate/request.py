@@ -22,6 +22,9 @@ ONE_THREAD = 20_000_000
 """FLOPs of a step below which one thread writes as fast as two, and beside other work much faster
 (`python benchmarks/busy.py`)."""
 
+LONGEST_COPY = 12
+"""The same for a model that looks for repeats: it would copy itself for ever."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateRequest:
@@ -53,6 +56,8 @@ class GenerateRequest:
     """Draw among the likeliest that have probability P together."""
     repetition_penalty: float = 1.0
     """Above 1: tokens seen before become less likely."""
+    longest_copy: int | None = None
+    """Copies of earlier text that are longer become less likely; 0 means never."""
     seed: int = 0
     """Of what is drawn."""
     stop: tuple[str, ...] = ()
@@ -69,6 +74,7 @@ class GenerateRequest:
                 "give one of them"
             )
         need_at_least("beam", self.beam, 1)
+        need_at_least("longest_copy", self.longest_copy or 0, 0)
         if self.sources and self.input is not None:
             raise ConfigError("--source and --input are two places of sources; give one of them")
         if self.weights != "float32" and self.reads_source:
@@ -100,7 +106,11 @@ def generate(
     from parformer.model import load
     from parformer.train.run import open_run
 
+    opened = open_run(Path(asked.model))
+    model = load(opened.folder, device=find_device(asked.device))
+    copies = LONGEST_COPY if model.config.recall and not asked.greedy else 0
     sampling = Sampling(
+        longest_copy=copies if asked.longest_copy is None else asked.longest_copy,
         temperature=0.0
         if asked.greedy
         else 1.0
@@ -110,8 +120,6 @@ def generate(
         top_p=asked.top_p,
         repetition_penalty=asked.repetition_penalty,
     )
-    opened = open_run(Path(asked.model))
-    model = load(opened.folder, device=find_device(asked.device))
     if model.encoder is not None or asked.reads_source:
         return translated(asked, model, opened, sampling)
     small = cost(model.config, tgt_len=1).flops_cached * len(asked.prompts) < ONE_THREAD

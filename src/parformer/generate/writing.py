@@ -31,6 +31,7 @@ from parformer.embedding import check_tokens
 from parformer.errors import ConfigError, InputError
 from parformer.evaluate.perplexity import at_rest
 from parformer.fields import need_at_least
+from parformer.generate.copies import shun_copies
 from parformer.head import widen
 from parformer.model import Model
 from parformer.native.decoder import Decoder
@@ -51,6 +52,9 @@ Stop: TypeAlias = Callable[[int, list[int]], bool]
 class Sampling:
     """How the next token is drawn, in the order of the fields."""
 
+    longest_copy: int = 0
+    """Tokens that would make a copy of earlier text longer than this become less likely, the longer
+    the less; 0 means never."""
     repetition_penalty: float = 1.0
     """Tokens seen before get this much less likely, as in CTRL; 1 means not at all."""
     temperature: float = 1.0
@@ -70,9 +74,13 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is a share above 0 and up to 1, got {self.top_p:g}")
         need_at_least("top_k", self.top_k, 0)
+        need_at_least("longest_copy", self.longest_copy, 0)
 
     def choose(self, logits_bv: Tensor, seen_bv: Tensor, uniforms: Sequence[float]) -> list[int]:
-        """One token per row; its place among the probabilities is the row's uniform number."""
+        """One token per row; its place among the probabilities is the row's uniform number.
+
+        Copies are shunned before, by who knows the texts.
+        """
         if not bool(logits_bv.max(dim=-1).values.isfinite().all()):
             raise InputError(
                 "the model's numbers for the next token are not finite; its weights are broken"
@@ -212,6 +220,7 @@ class Group:
         self.seen_bv.scatter_(1, self.text_bt, True)
         self.seen, self.handed_over = self.seen_bv.numpy(), False
         self.logits_bv = torch.empty(0)
+        self.texts = [list(prompt) for prompt in prompts]
         self.decoder: Decoder | None = None
         """Who reads on after the prompt, where the model has a native form."""
         if not use_state:
@@ -237,6 +246,8 @@ class Group:
 
     def choose(self, sampling: Sampling, uniforms: Sequence[float]) -> list[int]:
         """The next token of each text."""
+        if sampling.longest_copy:
+            shun_copies(self.logits_bv, self.texts, sampling.longest_copy)
         if self.decoder is not None and self.handed_over:
             rules = (sampling.repetition_penalty, sampling.temperature, sampling.top_p)
             return self.decoder.choose((*rules, sampling.top_k), self.size, self.seen_bv, uniforms)
@@ -244,6 +255,8 @@ class Group:
 
     def read_on(self, chosen: list[int]) -> None:
         """Add a token to each text."""
+        for text, token in zip(self.texts, chosen, strict=True):
+            text.append(token)
         if self.decoder is not None and self._read_natively(self.decoder, chosen):
             return
         next_b1 = torch.tensor(chosen)[:, None]
@@ -264,7 +277,7 @@ class Group:
             return False
         for row, token in enumerate(chosen):
             self.seen[row, token] = True
-        decoder.step([[token] for token in chosen])
+        self.logits_bv = decoder.step([[token] for token in chosen])
         return True
 
     def _read(self, tokens_bt: Tensor) -> None:

@@ -18,7 +18,7 @@ from parformer.fitting.phases import TextFacts
 from parformer.fitting.rules import Placement, placements
 from parformer.fitting.rungs import ladder
 from parformer.generate import Sampling, generate_text
-from parformer.generate.request import generate
+from parformer.generate.request import LONGEST_COPY, generate
 from parformer.measure.models import step_words
 from parformer.measure.readings import Step
 from parformer.model import Model
@@ -86,7 +86,8 @@ class Language(Kind):
     def shown(
         self, recipe: Recipe, models: Mapping[str, Model], prepared: Prepared
     ) -> list[tuple[str, str, str]]:
-        prompt, sampling = prompt_of(prepared), Sampling(temperature=0.8, top_p=0.95)
+        prompt = prompt_of(prepared)
+        sampling = Sampling(temperature=0.8, top_p=0.95, longest_copy=LONGEST_COPY)
         found = []
         for name, model in models.items():
             text, *_ = generate_text(
