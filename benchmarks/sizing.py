@@ -25,11 +25,17 @@ from learns import into_document
 import parformer as pf
 from parformer.config import ModelConfig
 from parformer.costs import cost
+from parformer.data.batches import sample
+from parformer.data.corpora import find_corpus
+from parformer.data.tokens import prepare
+from parformer.evaluate.perplexity import evaluate
 from parformer.fitting.ladder import RECALL
 from parformer.fitting.request import COUNTS
 from parformer.fitting.rungs import LADDER, rung
+from parformer.model import load
 from parformer.recipe import read_recipe
-from parformer.train.run import read_result, read_run
+from parformer.store.files import cache_folder
+from parformer.train.run import MODEL, read_run
 from parformer.train.schedule import rate_for
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "sizing.md"
@@ -42,7 +48,8 @@ def over_counts(config: ModelConfig) -> list[str]:
     sizes = {name: getattr(config, name) for name in ("d_model", "n_head", "d_inner")}
     sizes |= {"pattern": str(config.pattern), "counts": COUNTS, "recall": RECALL}
     changes = [f"model.{name}={value}" for name, value in sizes.items()]
-    return changes + [f"train.{split}_tokens={SCORED}" for split in ("evaluate", "final")]
+    # a training by the clock may look at fewer tokens than it was told; what is told is scored here
+    return [*changes, "train.evaluate_tokens=8192", "train.final_tokens=1024"]
 
 
 def trained(text: str, changes: Sequence[str], time: float | None = None) -> dict[str, Any]:
@@ -52,15 +59,18 @@ def trained(text: str, changes: Sequence[str], time: float | None = None) -> dic
         pf.train(
             model="pocket", corpus=text, time=time, run=run, changes=tuple(changes), beside=False
         )
-        done, recipe = read_result(run), read_run(run)
-    assert done is not None
+        recipe, model = read_run(run), load(run / MODEL)
+    tokens = prepare(find_corpus(text), "byte", cache=cache_folder()).splits
+    scores = {
+        split: evaluate(model, sample(tokens[split].tokens, SCORED), batch=8).loss / math.log(2)
+        for split in ("valid", "test")
+    }
     return {
         "parameters": cost(recipe.model).parameters,
         "updates": recipe.train.steps,
         "tokens": recipe.train.steps * recipe.train.batch * recipe.model.step_len,
         "rate": recipe.train.learning_rate,
-        "valid": done.loss_on("valid") / math.log(2),
-        "test": done.loss_on("test") / math.log(2),
+        **scores,
         "precision": recipe.train.precision,
     }
 

@@ -51,7 +51,7 @@ def score_all() -> None:
 
 def row_of(name: str, tables: dict[str, Table], every: list[dict[str, Any]]) -> list[str]:
     told = {one["letters"]: one["scores"][name] for one in every}
-    cells = [PROXIES[name].words, name]
+    cells = [PROXIES[name].words.replace("|", r"\|"), name]
     for table in tables.values():
         rows = [row for row in table.rows if row.letters in told]
         values = [told[row.letters] for row in rows]
