@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 import parformer as pf
 from parformer.config import ModelConfig
-from parformer.errors import ConfigError
+from parformer.errors import ConfigError, Stopped
 from parformer.events import Event, Notice, Phase, Planned, Step
 from parformer.fitting import ladder, placements, rates
 from parformer.fitting.request import FitRequest
@@ -195,3 +196,43 @@ def test_a_search_that_cannot_be_made_costs_nothing_but_itself(
     found = run(Machine(quiet), text, tmp_path / "run", monkeypatch, time=900.0)
     assert found.finished
     assert "2 updates" in {phase.name: phase.left_out for phase in found.phases}["search"]
+
+
+@pytest.mark.parametrize("before", [3.0, 0.8], ids=["quicker", "slower"])
+def test_the_winner_ends_when_its_own_pace_says_so(
+    before: float, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(now: float, phase: str) -> float:
+        return 1.0 if phase == "winner" else before
+
+    machine, path = Machine(busy), tmp_path / "run"
+    run(machine, text, path, monkeypatch, time=600.0)
+    (said,) = [line for line in machine.said if line.startswith("There is time for")]
+    wanted, planned = (int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", said))
+    assert (wanted > planned) == (before > 1)
+    winner = json.loads((path / "trainings/winner/result.json").read_text())
+    assert winner["steps"] == wanted
+    report = machine.planned["report"]
+    assert 600 - 22 - 1.5 * report < machine.now <= 600, machine.said
+
+
+def test_a_winner_that_was_stopped_keeps_its_new_end(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping(Machine):
+        def listen(self, event: Event) -> None:
+            super().listen(event)
+            if isinstance(event, Step) and self.said and self.said[-1].startswith("There is time"):
+                raise KeyboardInterrupt
+
+    path = tmp_path / "run"
+    machine = Stopping(lambda now, phase: 1.0 if phase == "winner" else 3.0)
+    with pytest.raises(Stopped):
+        run(machine, text, path, monkeypatch, time=600.0)
+    said = machine.said[-1]
+    wanted = int(re.findall(r"[\d,]*\d", said)[0].replace(",", ""))
+    machine = Machine(quiet)
+    run(machine, text, path, monkeypatch, time=600.0)
+    assert said in machine.said
+    winner = json.loads((path / "trainings/winner/result.json").read_text())
+    assert winner["steps"] == wanted

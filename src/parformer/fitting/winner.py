@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 from parformer.fitting.kinds.language import EVALUATED
 from parformer.fitting.phases import BASELINE, Contest, Seeds, Winner
 from parformer.fitting.running import GLANCE, Running
 from parformer.fitting.training import going_on, rate_of, segments
+from parformer.recipe import Recipe
 from parformer.train.alike import Trained
 from parformer.train.run import read_result
-from parformer.train.schedule import top_of
+from parformer.train.schedule import DECAY, top_of
 
 LONGER = 1.3
 """How much longer than in the contest a winner's training must be to be worth while."""
@@ -19,6 +21,12 @@ LOOKS = 12
 it begins, or a short one, makes a longer training worse."""
 MOST_SEEDS = 4
 """Seeds besides the first, however long the time."""
+AGAIN = 1.02
+"""By how much more or fewer updates must fit in the end for their number to be decided anew."""
+WINNER = "winner"
+"""The folder of the winner's longer training."""
+ENDS = "winner.ends"
+"""After how many updates it really ends."""
 
 
 def seeds(fit: Running) -> Seeds:
@@ -70,14 +78,46 @@ def winner(fit: Running) -> Winner:
     longer = int(fit.progress.number("winner.steps", affordable))
     if longer < LONGER * steps:
         return kept
-    warmup = max(1, ended.steps // 10)
-    recipe = fit.recipe_of(name, longer, rate_of(fit, name), warmup=warmup, looks=LOOKS)
-    recipe = recipe.replaced({"train.patience": LOOKS + longer // LOOKS + 1})  # never gives up
-    fit.alike.lengthen(copy, "winner", recipe)
-    trained = fit.train(recipe, "winner")
+    recipe = longer_recipe(fit, name, longer)
+    if not fit.progress.has(ENDS):
+        fit.alike.lengthen(copy, WINNER, recipe)
+    trained = fit.train(with_time_left(fit, name, recipe), WINNER)
     if trained is None or not improved(fit, trained, name):
         return kept  # longer was not better
-    return Winner(name, "winner", trained.steps, True)
+    return Winner(name, WINNER, trained.steps, True)
+
+
+def longer_recipe(fit: Running, name: str, steps: int) -> Recipe:
+    """How the best is trained for so many updates."""
+    warmup = max(1, fit.progress.need(Contest).steps // 10)
+    recipe = fit.recipe_of(name, steps, rate_of(fit, name), warmup=warmup, looks=LOOKS)
+    return recipe.replaced({"train.patience": LOOKS + steps // LOOKS + 1})  # never gives up
+
+
+def with_time_left(fit: Running, name: str, recipe: Recipe) -> Recipe:
+    """Its updates decided again before its rate falls: by then its own pace is known."""
+    steps, copy = recipe.train.steps, going_on(WINNER)
+    if not fit.by_clock:
+        return recipe
+    if not fit.progress.has(ENDS):
+        paused = fit.train(recipe, WINNER, until=top_of(steps))
+        if paused is None or paused.finished:
+            return recipe
+        fit.alike.keep(WINNER, copy)
+
+    def fitting() -> float:
+        looking = (1 + LOOKS * DECAY) * GLANCE * fit.token_pace() + 1.0
+        more = max(1, int((fit.seconds_for("winner") - looking) / fit.pace(name)))
+        found = min(top_of(steps) + more, fit.most_updates or math.inf)
+        return found if max(found / steps, steps / found) > AGAIN else steps
+
+    again = int(fit.progress.number(ENDS, fitting))
+    if again == steps:
+        return recipe
+    fit.watch.notice(f"There is time for {again:,} updates, not {steps:,}.")
+    recipe = longer_recipe(fit, name, again)
+    fit.alike.lengthen(copy, WINNER, recipe)
+    return recipe
 
 
 def improved(fit: Running, trained: Trained, name: str) -> bool:
