@@ -61,6 +61,10 @@ def newspaper(data: Path) -> bytes:
     return "\n\n".join(articles).encode()
 
 
+def short_newspaper(data: Path) -> bytes:
+    return newspaper(data)[:50_000].decode("utf-8", "ignore").encode()
+
+
 def german(data: Path) -> bytes:
     lines = packed(data / "translation" / "tatoeba2018.en-de.tsv.xz").decode().splitlines()
     return "\n".join(line.split("\t")[1] for line in lines).encode()
@@ -147,6 +151,7 @@ TEXTS: dict[str, Callable[[Path], bytes]] = {
     "json": one_json,
     "log": log,
     "newspaper": newspaper,
+    "newspaper-50kB": short_newspaper,
     "wikipedia": wikipedia,
     "wikitext-2": wikitext,
 }
