@@ -4,11 +4,12 @@
     python benchmarks/encoder_blocks.py --write
 
 FOLDER is a Hugging Face folder of BERT's shape, GLUE a folder with the tasks' own files. The model
-is fine-tuned first. Then every block is taken out alone, without training: what the loss on training
-examples grows by is its harm, what the clock says its price. Sets of blocks follow from that: the
-least harmful attention blocks, the least harmful layers, every second layer (DistilBERT's start), and
-of all twelve blocks those that do least harm for as much time as a layer or two take. Each set is
-fine-tuned for as many updates, and so is the whole model; at the end all predict dev in turns.
+is fine-tuned first. Then every block is taken out alone, without training: what the loss on
+training examples grows by is its harm, what the clock says its price. Sets of blocks follow from
+that: the least harmful attention blocks, the least harmful layers, every second layer (DistilBERT's
+start), and of all twelve blocks those that do least harm for as much time as a layer or two take.
+Each set is fine-tuned for as many updates, and so is the whole model; at the end all predict dev in
+turns.
 
 A line for each is added to benchmarks/encoder_blocks.jsonl, what is there is not done again, and
 `--write` makes the tables of docs/experiments/encoders.md.
@@ -87,7 +88,7 @@ class Trial:
 
     @cached_property
     def read(self) -> tuple[Recipe, Labelled]:
-        chosen = {"train.task": self.task, "data.corpus": str(self.files)}
+        chosen: dict[str, object] = {"train.task": self.task, "data.corpus": str(self.files)}
         chosen["train.start"] = str(self.parent)
         recipe = recipe_for("", str(self.parent), chosen)
         return read_labelled(recipe, open_start(self.parent).tokenizer, lambda *_: None)

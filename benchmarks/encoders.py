@@ -29,7 +29,8 @@ from learns import into_document
 import parformer as pf
 from parformer.costs import cost
 from parformer.model import build, load
-from parformer.train.run import METRICS, MODEL, open_run, read_metrics
+from parformer.train.metrics import read_metrics
+from parformer.train.run import METRICS, MODEL, open_run
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "encoders.md"
 RESULTS = Path(__file__).with_name("encoders.jsonl")
