@@ -1,12 +1,13 @@
 """What in a pocket recipe is worth having? One thing changed at a time.
 
-    python benchmarks/recipe.py TEXT … [--seeds 3] [--jobs 2] [--only WORD …]
+    python benchmarks/recipe.py TEXT … [--counts] [--seeds 3] [--jobs 2] [--only WORD …]
     python benchmarks/recipe.py --write
 
 The first trains what is missing, `pocket` with four layers, 300 updates of 16 × 64 bytes and one
-thread, and adds a line for each to benchmarks/recipe.jsonl; the second writes
-docs/experiments/recipe.md from there. What the house has no setting for is tried by putting other
-functions in the place of its own, here and nowhere else.
+thread, and adds a line for each to benchmarks/recipe.jsonl; with `--counts` beside counts and
+recall, as a `fit` trains. The second writes docs/experiments/recipe.md from there. What the house
+has no setting for is tried by putting other functions in the place of its own, here and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ from parformer.data.batches import sample
 from parformer.data.corpora import find_corpus
 from parformer.data.tokens import prepare
 from parformer.evaluate.perplexity import evaluate
+from parformer.fitting.ladder import RECALL
+from parformer.fitting.request import COUNTS
 from parformer.model import build_from
 from parformer.recipe import read_recipe
 from parformer.store.files import cache_folder
 from parformer.train.distributed import Workers
 from parformer.train.plan import find_kernels, fit_vocabulary
+from parformer.train.schedule import rate_for
 from parformer.train.session import Session
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "recipe.md"
@@ -110,6 +114,7 @@ class Job:
     text: str
     seed: int
     precision: str
+    counts: bool
 
     @property
     def key(self) -> dict[str, object]:
@@ -117,7 +122,7 @@ class Job:
         title = VARIANTS[self.variant].title
         return {
             "changed": title, "text": Path(self.text).stem, "seed": self.seed,
-            "precision": self.precision,
+            "precision": self.precision, **({"counts": True} if self.counts else {}),
         }  # fmt: skip
 
 
@@ -138,6 +143,12 @@ def train_one(job: Job) -> dict[str, object]:
         "train.compile": "off",
         "train.kernels": find_kernels(Workers()),
     }
+    if job.counts:
+        usual = read_recipe("pocket")
+        changes |= {"model.counts": COUNTS, "model.recall": RECALL}
+        model = usual.model.replaced(counts=COUNTS)
+        rate = rate_for(model, usual.train.learning_rate, usual.model)
+        changes.setdefault("train.learning_rate", rate)
     recipe = read_recipe("pocket", changes)
     prepared = prepare(find_corpus(job.text), recipe.data.tokenizer, cache=cache_folder())
     recipe = fit_vocabulary(recipe, prepared.tokenizer, lambda _: None)
@@ -169,10 +180,16 @@ def table(every: list[Found]) -> str:
         for text in texts:
             here = [one for one in every if one["text"] == text]
             cells += cells_of(by_seed(here, variant.title), by_seed(here, VARIANTS[0].title))
-        lines.append(f"| {' | '.join(cells)} |")
+        if any(cells[1:]):
+            lines.append(f"| {' | '.join(cells)} |")
     ways = " and ".join(sorted({one["precision"] for one in every}))
     how = f"one thread, {ways}, torch {torch.__version__}"
     return "\n".join([*lines, "", made_on(every, how)])
+
+
+def beside(counts: bool, every: list[Found]) -> list[Found]:
+    """Those beside counts, or those without."""
+    return [one for one in every if one.get("counts", False) == counts]
 
 
 def by_seed(every: list[Found], title: str) -> dict[int, Found]:
@@ -201,19 +218,24 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default 2)")
     parser.add_argument("--precision", default="fp32", help="(default fp32)")
     parser.add_argument("--only", nargs="+", help="variants whose titles hold one of these words")
+    parser.add_argument("--counts", action="store_true", help="beside counts, as in a fit")
     parser.add_argument("--write", action="store_true", help="write the document")
     asked = parser.parse_args()
     if asked.write:
-        into_document(DOCUMENT, "recipe", table(known(RESULTS)))
+        every = known(RESULTS)
+        for name, counts in (("recipe", False), ("beside", True)):
+            some = beside(counts, every)
+            if some:
+                into_document(DOCUMENT, name, table(some))
         return
     jobs = [
-        Job(number, text, seed, asked.precision)
+        Job(number, text, seed, asked.precision, asked.counts)
         for seed in range(asked.seeds)
         for number, variant in enumerate(VARIANTS)
         if not number or not asked.only or any(word in variant.title for word in asked.only)
         for text in asked.texts
     ]
-    jobs = [job for job in jobs if not known(RESULTS, **job.key)]
+    jobs = [job for job in jobs if not beside(job.counts, known(RESULTS, **job.key))]
     # a process for each, as some of them put functions in the place of others
     with ProcessPoolExecutor(asked.jobs, max_tasks_per_child=1) as pool:
         for found in pool.map(train_one, jobs):
