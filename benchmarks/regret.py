@@ -1,7 +1,8 @@
 """Which way to search for a pattern loses least, for the time it takes?
 
     python benchmarks/regret.py                       the ways that the table alone can tell of
-    python benchmarks/regret.py --supernets FOLDER --texts FILE FILE    PAR's supernets, for real
+    python benchmarks/regret.py --supernets FOLDER --texts FILE FILE [--seed 1] [--only WORD]
+                                                      PAR's supernets, for real
     python benchmarks/regret.py --write               writes docs/experiments/placement.md
 
 Every way to search picks a pattern of benchmarks/truth.json, where its real loss stands. Regret is
@@ -41,6 +42,7 @@ SUPERNET = {
     "supernet, soft, 500 updates": {"mode": "soft", "steps": 500},
     "supernet, soft, longer warm-up": {"mode": "soft", "steps": 300, "warmup": 0.7},
     "supernet, sampled, 500 updates": {"mode": "sampled", "steps": 500},
+    "supernet, sampled, 1500 updates": {"mode": "sampled", "steps": 1500},
 }
 """PAR's search over as many layers as the base depth has."""
 EIGHTHS = (0, 1, 3, 5)
@@ -312,7 +314,7 @@ def judge(way: Way, table: Table) -> Found:
     )
 
 
-def search_supernets(folder: Path, texts: Sequence[Path]) -> None:
+def search_supernets(folder: Path, texts: Sequence[Path], seed: int, only: str) -> None:
     """Search for real, then train what was found, and what is interleaved, as the table was."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
@@ -321,13 +323,16 @@ def search_supernets(folder: Path, texts: Sequence[Path]) -> None:
         truth.read(text)
         usual = trained_here(folder, text, "sf" * (DEPTH // 2))
         for name, asked in SUPERNET.items():
-            if known(SUPERNETS, text=text.stem, way=name):
+            before = known(SUPERNETS, text=text.stem, way=name)
+            if only not in name or any(one.get("seed", 0) == seed for one in before):
                 continue
             settings = {**truth.SETTINGS, "search.warmup": asked.get("warmup", 0.4)}
             interleaved = truth.recipe_of("sf" * (DEPTH // 2), text, 0)
             settings["train.learning_rate"] = interleaved.train.learning_rate
+            settings["train.seed"] = seed
             own = {n: v for n, v in settings.items() if n not in ("train.steps", "train.schedule")}
-            run = folder / f"{text.stem}-{asked['mode']}-{asked['steps']}-{asked.get('warmup', '')}"
+            words = (text.stem, asked["mode"], asked["steps"], asked.get("warmup", ""), seed)
+            run = folder / "-".join(map(str, words))
             began = time.process_time()
             result = pf.search_placement(
                 recipe="pocket-search", corpus=str(text), layers=DEPTH, choices=choices, run=run,
@@ -340,8 +345,9 @@ def search_supernets(folder: Path, texts: Sequence[Path]) -> None:
             found = trained_here(folder, text, letters)
             keep(
                 SUPERNETS,
-                {"text": text.stem, "way": name, "letters": letters, "loss": found["losses"][-1],
-                 "interleaved": usual["losses"][-1], "seconds": round(seconds, 1),
+                {"text": text.stem, "way": name, "seed": seed, "letters": letters,
+                 "loss": found["losses"][-1], "interleaved": usual["losses"][-1],
+                 "seconds": round(seconds, 1),
                  "trainings": round(seconds / (truth.STEPS * usual["seconds"]), 2)},
                 1,
             )  # fmt: skip
@@ -358,13 +364,13 @@ def told_supernets(tables: dict[str, Table]) -> list[str]:
     if not every:
         return []
     lines = ["", "**PAR's supernets over eight layers of `s f r n i`, no limit**", ""]
-    lines += ["| way | text | found | regret | trainings |", "|---|---|---|---:|---:|"]
-    for one in every:
-        regret = one["loss"] / tables[one["text"]].best - 1
-        lines.append(
-            f"| {one['way']} | {one['text']} | `{one['letters']}` | {regret:.2%} | "
-            f"{one['trainings']:.1f} |"
-        )
+    lines += ["| way | text | found, by seed | regret | trainings |", "|---|---|---|---:|---:|"]
+    for way, text in dict.fromkeys((one["way"], one["text"]) for one in every):
+        some = known(SUPERNETS, way=way, text=text)
+        regrets = ", ".join(f"{one['loss'] / tables[text].best - 1:.2%}" for one in some)
+        found = ", ".join(f"`{one['letters']}`" for one in some)
+        spent = statistics.fmean(one["trainings"] for one in some)
+        lines.append(f"| {way} | {text} | {found} | {regrets} | {spent:.1f} |")
     apart = ", ".join(
         f"{text} {one['interleaved'] / table.named(['sf' * (DEPTH // 2)])[0].losses[-1] - 1:+.2%}"
         for text, table in tables.items()
@@ -395,10 +401,12 @@ def main() -> None:
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--supernets", type=Path, help="search by supernets in this folder")
     parser.add_argument("--texts", type=Path, nargs="+", default=[])
+    parser.add_argument("--seed", type=int, default=0, help="of the supernets")
+    parser.add_argument("--only", default="", help="supernets whose names hold this word")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     if asked.supernets:
-        search_supernets(asked.supernets, asked.texts)
+        search_supernets(asked.supernets, asked.texts, asked.seed, asked.only)
         return
     tables = read_tables(asked.table)
     lines = [*report(tables), *told_supernets(tables)]
