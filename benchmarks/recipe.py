@@ -42,6 +42,7 @@ from parformer.train.distributed import Workers
 from parformer.train.plan import find_kernels, fit_vocabulary
 from parformer.train.schedule import rate_for
 from parformer.train.session import Session
+from parformer.weights import named_tensors
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "recipe.md"
 RESULTS = Path(__file__).with_name("recipe.jsonl")
@@ -162,8 +163,8 @@ def train_one(job: Job) -> dict[str, object]:
             for name, one in weights.items():
                 mean[name].lerp_(one.detach(), 1 - KEPT)
     seconds = time.process_time() - began
-    last = {name: one.detach() for name, one in weights.items()}
-    model = build_from(recipe.model, mean if variant.average else last)
+    found = {name: one.detach() for name, one in named_tensors(session.model).items()}
+    model = build_from(recipe.model, found | mean if variant.average else found)
     tokens = sample(prepared.splits["test"].tokens, SCORED)
     bits = evaluate(model, tokens, batch=8).loss / math.log(2)
     return {**job.key, "bits": bits, "seconds": seconds}
