@@ -159,7 +159,7 @@ def table(every: list[dict[str, Any]]) -> str:
         minutes = median(one["seconds"] for one in some) / 60
         cells = [task, f"{some[0]['examples']:,}", str(len(some)), said, *others, f"{minutes:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", made_on(every, "two threads")])
+    return "\n".join([*lines, "", made_on(every, "one thread each")])
 
 
 def spread(values: list[float]) -> str:
