@@ -8,8 +8,9 @@
 those of an early step, or to fresh ones. `bits`: one trained model in 8, 4, 3 and 2 bits, as it is
 and after a quarter more of training in them, beside that training without. `teacher`: a small model
 trained alone, and by a larger one's answers, for equally many updates and for equally long.
-`transfer`: MobileBERT's shape taught by IB-BERT's, in pocket size: bare, by answers (PD), after
-layer-by-layer transfer of feature maps (FMT), and of attention too (AT). Everything is by updates,
+`transfer`: MobileBERT's shape taught by IB-BERT's, in pocket size: bare, by answers (PD), that with
+the teacher's ends to begin with, after layer-by-layer transfer of feature maps (FMT), and of
+attention too (AT). Everything is by updates,
 so other work beside it changes no figure but the seconds. What the folder of runs has already is
 not done again; what came out is added to benchmarks/compression.jsonl, line by line, from where
 `--write` puts the tables and the figure into docs/experiments/compression.md.
@@ -211,6 +212,7 @@ def transfer(folder: Path, steps: int, seed: int) -> None:
     ways: dict[str, dict[str, object]] = {
         "bare": {},
         "pd": answers,
+        "ends": answers | {"compress.take": "ends"},
         "fmt": answers | maps,
         "at": answers | maps | {"compress.attention": 1.0},
     }
@@ -227,6 +229,7 @@ def transfer_table() -> str:
     names = {
         "bare": "bare",
         "pd": "+ PD",
+        "ends": "+ PD, its teacher's embedding and head to begin with",
         "fmt": "+ PD + FMT",
         "at": "+ PD + FMT + AT",
         "teacher": "its teacher, twice the updates",

@@ -307,9 +307,19 @@ def test_a_bug_in_a_turn_leaves_later_requests_served(
         assert server.post("/v1/completions", {"prompt": "x"}).status_code == 200
 
 
-def test_who_stops_the_server_lets_answers_be_finished(folder: Path) -> None:
+def test_who_stops_the_server_lets_answers_be_finished(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = {"prompt": "def ", "max_tokens": 300, "temperature": 0}
     with served(folder) as server:
+        engine = server.services.engine
+        gather = engine.gather
+
+        def slowly() -> None:
+            time.sleep(0.002)  # or else all 300 may be written between two looks
+            gather()
+
+        monkeypatch.setattr(engine, "gather", slowly)
         found: list[str] = []
 
         def ask() -> None:
@@ -317,7 +327,7 @@ def test_who_stops_the_server_lets_answers_be_finished(folder: Path) -> None:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        assert soon(lambda: server.services.engine.running == 1)
+        assert soon(lambda: engine.running == 1)
     thread.join()
     assert found == [written(folder, "def ", 300)]
 
