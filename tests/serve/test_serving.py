@@ -23,6 +23,7 @@ from parformer.errors import ConfigError, MissingExtra
 from parformer.generate import Sampling, generate_text
 from parformer.model import build, load
 from parformer.serve import request as serving
+from parformer.serve.engine import Engine
 from parformer.serve.request import ServeRequest, listen
 from parformer.serve.wishes import plain_chat
 from tests.conftest import lively, small_config
@@ -221,9 +222,12 @@ def test_answers_are_those_of_the_same_request_alone(
     assert found == {n: written(folder, prompts[n % 6], 10 + n) for n in range(12)}
 
 
-def test_a_late_request_is_served_within_three_steps(folder: Path) -> None:
+def test_a_late_request_is_served_within_three_steps(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with served(folder, max_tokens=100_000) as server:
         engine = server.services.engine
+        slow_down(engine, monkeypatch)  # or else many pass before the request is handed over
         body = {"prompt": "def ", "max_tokens": 50_000, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=30) as long:
             lines = long.iter_lines()
@@ -253,6 +257,12 @@ def test_whoever_hangs_up_is_cancelled(folder: Path) -> None:
         with httpx.stream("POST", url, json=body | {"stream": True}, timeout=30) as streaming:
             next(streaming.iter_lines())
         assert soon(lambda: server.services.engine.idle)
+
+
+def slow_down(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a turn take some milliseconds, as a large model's does."""
+    gather = engine.gather
+    monkeypatch.setattr(engine, "gather", lambda: (time.sleep(0.002), gather()))
 
 
 def soon(holds: object) -> bool:
@@ -313,13 +323,7 @@ def test_who_stops_the_server_lets_answers_be_finished(
     body = {"prompt": "def ", "max_tokens": 300, "temperature": 0}
     with served(folder) as server:
         engine = server.services.engine
-        gather = engine.gather
-
-        def slowly() -> None:
-            time.sleep(0.002)  # or else all 300 may be written between two looks
-            gather()
-
-        monkeypatch.setattr(engine, "gather", slowly)
+        slow_down(engine, monkeypatch)  # or else all 300 may be written between two looks
         found: list[str] = []
 
         def ask() -> None:
