@@ -1,16 +1,17 @@
 """Do lottery tickets win, what do few bits cost, and does a teacher help, in pocket size?
 
     python benchmarks/compression.py lottery bits teacher [--steps 400] [--seeds 3] [--first-seed 0]
+    python benchmarks/compression.py patient [--steps 400]
     python benchmarks/compression.py transfer [--steps 400]
     python benchmarks/compression.py --write
 
 `lottery`: six rounds that take a third of what is left away, set back to the first weights, to
 those of an early step, or to fresh ones. `bits`: one trained model in 8, 4, 3 and 2 bits, as it is
 and after a quarter more of training in them, beside that training without. `teacher`: a small model
-trained alone, and by a larger one's answers, for equally many updates and for equally long.
-`transfer`: MobileBERT's shape taught by IB-BERT's, in pocket size: bare, by answers (PD), that with
-the teacher's ends to begin with, after layer-by-layer transfer of feature maps (FMT), and of
-attention too (AT). Everything is by updates,
+trained alone, and by a larger one's answers, for equally many updates and for equally long;
+`patient` is the same with five times the updates for all. `transfer`: MobileBERT's shape taught by
+IB-BERT's, in pocket size: bare, by answers (PD), that with the teacher's ends to begin with, after
+layer-by-layer transfer of feature maps (FMT), and of attention too (AT). Everything is by updates,
 so other work beside it changes no figure but the seconds. What the folder of runs has already is
 not done again; what came out is added to benchmarks/compression.jsonl, line by line, from where
 `--write` puts the tables and the figure into docs/experiments/compression.md.
@@ -47,10 +48,12 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "compression.md"
 PICTURE = DOCUMENT.with_name("lottery.svg")
 RESULTS = Path(__file__).with_name("compression.jsonl")
 RUNS = Path("runs") / "compression"
-ROUNDS, SHARE = 6, 1 / 3
+STEPS, ROUNDS, SHARE = 400, 6, 1 / 3
 MORE = 0.25
 """Of the updates, to train on in few bits."""
 SCORED = 65_536
+PATIENCE = 5
+"""Times the updates, for teachers and students that are trained for longer."""
 
 
 def pocket(steps: int, seed: int, **changes: object) -> Recipe:
@@ -150,26 +153,32 @@ def bits(folder: Path, steps: int, seed: int) -> None:
         once(folder / f"bits-{few}-learned-{seed}.json", learned)
 
 
-def teacher(folder: Path, steps: int, seed: int) -> None:
-    large = folder / f"plain-{seed}"
-    once(folder / f"bits-plain-{seed}.json", lambda: trained(pocket(steps, seed), large))
+def teacher(folder: Path, steps: int, seed: int, name: str = "teacher") -> None:
+    whole, small = ("plain", "") if name == "teacher" else (f"{name}-plain", f"{name}-")
+    large = folder / f"{whole}-{seed}"
+    once(folder / f"bits-{whole}-{seed}.json", lambda: trained(pocket(steps, seed), large))
     student = pocket(steps, seed, **{"model.pattern": "(sf)x2", "model.d_inner": 144})
 
-    def timed(recipe: Recipe, name: str) -> object:
-        began = time.process_time()
-        loss = trained(recipe, folder / name)
-        return {"loss": loss, "seconds": time.process_time() - began}
+    def kept(how: str, recipe: Recipe) -> dict[str, float]:
+        def timed() -> object:
+            began = time.process_time()
+            loss = trained(recipe, folder / f"{small}{how}-{seed}")
+            return {"loss": loss, "seconds": time.process_time() - began}
 
-    alone = once(folder / f"teacher-alone-{seed}.json", lambda: timed(student, f"alone-{seed}"))
+        found = once(folder / f"{name}-{how}-{seed}.json", timed)
+        assert isinstance(found, dict)
+        return found
+
+    alone = kept("alone", student)
     taught = student.replaced({"compress.teacher": str(large), "compress.soft": 0.5})
-    told = once(folder / f"teacher-taught-{seed}.json", lambda: timed(taught, f"taught-{seed}"))
-    assert isinstance(alone, dict)
-    assert isinstance(told, dict)
+    told = kept("taught", taught)
     longer = round(steps * told["seconds"] / alone["seconds"])
-    once(
-        folder / f"teacher-longer-{seed}.json",
-        lambda: timed(student.replaced({"train.steps": longer}), f"longer-{seed}"),
-    )
+    kept("longer", student.replaced({"train.steps": longer}))
+
+
+def patient(folder: Path, steps: int, seed: int) -> None:
+    """The same where a student has the time to learn what it can."""
+    teacher(folder, PATIENCE * steps, seed, "patient")
 
 
 def bert(steps: int, seed: int, **changes: object) -> Recipe:
@@ -289,21 +298,23 @@ def bits_table() -> str:
 
 
 def teacher_table() -> str:
-    lines = [
-        "| a student of half the depth | bits per byte | processor seconds |",
-        "|---|---:|---:|",
-    ]
-    names = {
-        "alone": "alone",
-        "taught": "taught, as many updates",
-        "longer": "alone, as long",
-    }
-    for name, words in names.items():
-        found = read_all(f"teacher-{name}")
-        seconds = [one["seconds"] for one in found]
-        mean = f"{statistics.mean(seconds):.0f}" if seconds else ""
-        lines.append(f"| {words} | {told([one['loss'] for one in found])} | {mean} |")
-    lines.append(f"| its teacher | {told(read_all('bits-plain'))} | |")
+    lines = ["| a student of half the depth | updates | bits per byte | processor seconds |"]
+    lines += ["|---|---:|---:|---:|"]
+    for kind, whole in (("teacher", "bits-plain"), ("patient", "bits-patient-plain")):
+        if not read_all(f"{kind}-alone"):
+            continue
+        updates = f"{STEPS if kind == 'teacher' else PATIENCE * STEPS:,}"
+        longer = f"what {updates} taught ones take"
+        for how, words, many in (
+            ("alone", "alone", updates),
+            ("taught", "taught", updates),
+            ("longer", "alone", longer),
+        ):
+            found = read_all(f"{kind}-{how}")
+            seconds = [one["seconds"] for one in found]
+            mean = f"{statistics.mean(seconds):.0f}" if seconds else ""
+            lines.append(f"| {words} | {many} | {told([one['loss'] for one in found])} | {mean} |")
+        lines.append(f"| its teacher | {updates} | {told(read_all(whole))} | |")
     return "\n".join(lines)
 
 
@@ -311,7 +322,7 @@ def arguments(parts: Mapping[str, object], description: str) -> argparse.Argumen
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
     parser.add_argument("--folder", type=Path, default=RUNS, help=f"of runs (default {RUNS})")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the document")
@@ -326,7 +337,13 @@ def write(tables: Mapping[str, Callable[[], str]]) -> None:
 
 
 def main() -> None:
-    parts = {"lottery": lottery, "bits": bits, "teacher": teacher, "transfer": transfer}
+    parts = {
+        "lottery": lottery,
+        "bits": bits,
+        "teacher": teacher,
+        "patient": patient,
+        "transfer": transfer,
+    }
     given = arguments(parts, __doc__.splitlines()[0]).parse_args()
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for name in given.parts:

@@ -95,6 +95,18 @@ def test_a_run_says_what_its_translations_are_worth(run: Path) -> None:
     assert "\n" not in one.text
 
 
+def test_other_pairs_need_no_training_split(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test.tsv").write_text("ein Hund\ta dog\nein Hund\ta dog\n", "utf-8")
+    found = pf.evaluate(model=run, data=str(tmp_path), beam=2)
+    assert found.score.overlap is not None
+    assert found.score.overlap.sentences == 2
+    assert found.to_dict() == pf.evaluate(model=run, corpus=str(tmp_path), beam=2).to_dict()
+    assert main(["evaluate", str(run), "--data", str(tmp_path), "--split", "valid"]) == 2
+    assert "has no split 'valid'; it has test" in capsys.readouterr().err
+
+
 def test_the_loss_is_that_of_every_token_alone(pairs: Path, run: Path) -> None:
     """Padding counts nothing; smoothing asks all tokens alike; a score has no smoothing."""
     model = pf.load(run / "model")

@@ -27,6 +27,7 @@ EXAMPLES = """\
   parformer evaluate first --split valid --tgt-len 64 --mem-len 640 --clamp-len 400
   parformer evaluate first second                     # is the second better, or is it chance?
   parformer evaluate first --corpus other.txt --split train --json
+  parformer evaluate de-en --data news                # pairs, such as test.de and test.en
   parformer evaluate first --tasks piqa,hellaswag --shots 1 --from tasks"""
 
 OWN = "the model's"

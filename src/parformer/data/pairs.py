@@ -70,10 +70,12 @@ def find_pairs(
     *,
     local: str | Path | None = None,
     progress: Preparing | None = None,
+    training: bool = True,
 ) -> Corpus:
     """The pairs of a folder, file or published corpus, source and target named as in de-en.
 
-    `local` is the user's own copy of a published one.
+    `local` is the user's own copy of a published one. Without `training` a folder may hold any
+    split alone.
     """
     names = tuple(pair.split("-"))
     if len(names) != 2 or not all(names) or names[0] == names[1]:
@@ -89,9 +91,9 @@ def find_pairs(
         )
     if known is not None:
         place = find_folder(known, Path(local) if local else None, cache, progress)
-        found = folder_pairs(place, names)
+        found = folder_pairs(place, names, training)
     elif path.is_dir():
-        found = folder_pairs(path, names)
+        found = folder_pairs(path, names, training)
     elif path.is_file():
         found = shared_out(list(file_pairs(path, names)))
     else:
@@ -145,7 +147,9 @@ def first_words(text: str, count: int) -> str:
     return " ".join(text.split()[: count or None])
 
 
-def folder_pairs(root: Path, names: Sequence[str]) -> dict[str, list[Pair]]:
+def folder_pairs(
+    root: Path, names: Sequence[str], training: bool = True
+) -> dict[str, list[Pair]]:
     """The pairs of every split that a folder has files for."""
     try:
         files = sorted(path for path in root.iterdir() if not path.name.startswith("."))
@@ -169,7 +173,7 @@ def folder_pairs(root: Path, names: Sequence[str]) -> dict[str, list[Pair]]:
             found[split] = beside(known[names[0]], known[names[1]])
         elif whole := known.get("tsv") or known.get("jsonl"):
             found[split] = list(file_pairs(whole, names))
-    if "train" not in found:
+    if "train" not in found and (training or not found):
         raise CorpusError(
             f"{str(root)!r} has no pair {'-'.join(names)}: it needs train.{names[0]} and "
             f"train.{names[1]}, or train.tsv or train.jsonl"

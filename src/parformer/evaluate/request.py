@@ -63,7 +63,7 @@ class EvaluateRequest:
     tokens: int | None = None
     """Only the first so many; of tasks, so many questions."""
     data: str = ""
-    """Labelled texts to read, for a model that tells labels."""
+    """Labelled texts or pairs to read, for a model that tells labels or translates."""
     beam: int = 5
     """Translations that are looked for side by side, where a model translates."""
     length_penalty: float = 1.0
@@ -157,7 +157,9 @@ def evaluated(asked: EvaluateRequest, preparing: Preparing) -> Evaluated:
     if opened.recipe is not None and opened.recipe.train.task == "pretrain":
         return pretrained(asked, opened, model, preparing)
     if asked.data:
-        raise ConfigError(f"{str(asked.model)!r} tells no labels; name a text with --corpus")
+        if model.encoder is None or asked.corpus:
+            raise ConfigError(f"{str(asked.model)!r} tells no labels; name a text with --corpus")
+        asked = replace(asked, corpus=asked.data, data="")
     check_memory(model, asked.mem_len)
     prepared = find_tokens(opened, asked.corpus, asked.local, preparing)
     if asked.split not in prepared.splits:
@@ -371,7 +373,7 @@ def find_tokens(opened: Opened, corpus: str, local: str, progress: Preparing) ->
         data = opened.recipe.data
         own = "" if corpus and corpus != data.corpus else data.local
         data = replace(data, corpus=corpus or data.corpus, local=local or own)
-        found = corpus_of(data, progress)
+        found = corpus_of(data, progress, training=False)
     elif corpus:
         found = find_corpus(corpus, local=local or None, progress=progress)
     elif opened.recipe is None:

@@ -245,8 +245,8 @@ def refuse_other_text(data: DataConfig, identity: str, path: Path) -> None:
         )
 
 
-def corpus_of(data: DataConfig, progress: Preparing) -> Corpus:
-    """The text that a recipe names, or its pairs."""
+def corpus_of(data: DataConfig, progress: Preparing, *, training: bool = True) -> Corpus:
+    """The text that a recipe names, or its pairs, those for training among them."""
     if data.pair:
         filters = Filters(
             longest=data.longest,
@@ -254,8 +254,14 @@ def corpus_of(data: DataConfig, progress: Preparing) -> Corpus:
             lower=data.lower,
             source_words=data.source_words,
         )
-        local = data.local or None
-        return find_pairs(data.corpus, data.pair, filters, local=local, progress=progress)
+        return find_pairs(
+            data.corpus,
+            data.pair,
+            filters,
+            local=data.local or None,
+            progress=progress,
+            training=training,
+        )
     local = data.local or None
     return find_corpus(data.corpus, local=local, progress=progress, identity=data.identity)
 
