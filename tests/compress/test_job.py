@@ -12,7 +12,7 @@ import parformer as pf
 from parformer.cli import main
 from parformer.compress import job, steps
 from parformer.compress.choosing import choose, prices, size_price
-from parformer.compress.coding import coded_maps
+from parformer.compress.coding import coded_maps, decoded
 from parformer.compress.receipt import Figures
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import CompressResult
@@ -20,6 +20,7 @@ from parformer.compress.shrinking import importance, places
 from parformer.errors import ConfigError, Stopped
 from parformer.store.folder import WEIGHTS
 from parformer.train.session import Session
+from parformer.weights import matrices
 
 SMALL = (
     *("model.pattern=(sf)x2", "model.d_model=64", "model.d_inner=128", "train.batch=4"),
@@ -122,6 +123,20 @@ def test_steps_are_stacked_and_a_stopped_job_does_nothing_twice(
     assert result.last.figures.size < whole.last.figures.size
 
 
+def test_weights_become_zero_in_a_training_and_stay_zero_in_few_bits(
+    trained: Path, tmp_path: Path
+) -> None:
+    asked = {"model": trained, "sparsity": 0.6, "updates": 12, "bits": 4, **QUICK}
+    result = pf.compress(run=tmp_path / "few", by="prune,quantize", **asked)
+    assert "trained for 12 updates while they went" in result.stairs[1].done
+    for step in ("1-prune", "2-quantize"):
+        model = pf.load(tmp_path / "few" / "steps" / step / "model")
+        for name, weight in matrices(decoded(model)).items():
+            assert float((weight == 0).float().mean()) >= 0.59, (step, name)
+    at_once = pf.compress(run=tmp_path / "at-once", by="prune", **asked | {"updates": 0, "bits": 0})
+    assert result.stairs[1].figures.loss < at_once.last.figures.loss
+
+
 def test_a_killed_compression_ends_with_the_same_bits(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +237,7 @@ def test_an_objection_is_what_the_figures_say() -> None:
     [
         ({"by": "melt"}, "melt"),
         ({"by": "prune,prune"}, "twice"),
+        ({"by": "prune,distil"}, "zeros would be filled again; prune after it"),
         ({"bits": 5}, "bits are 8, or 2 to 4"),
         ({"sparsity": 1.5}, "between 0 and 1"),
         ({"limits": ("size=1parsec",)}, "unit"),

@@ -20,7 +20,7 @@ from parformer.compress.refusing import refuse_early
 from parformer.compress.replacing.result import Replacement
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import ORIGINAL, CompressResult, Stair
-from parformer.compress.steps import STEPS, finite
+from parformer.compress.steps import STEPS, finite, trains
 from parformer.compress.work import Work
 from parformer.data.foreign import read_folder_tokenizer
 from parformer.data.tokenizers import Tokenizer, load_tokenizer
@@ -100,8 +100,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         def read(tokenizer: Tokenizer) -> Prepared:
             return texts_of(request, replace(opened, tokenizer=tokenizer), watch)
 
-        taught = sum(name in ("distil", "replace") for name in steps)
-        trainings = max(1, taught + (0 < request.bits <= 4))
+        trainings = max(1, sum(trains(name, request) for name in steps))
         for number, name in enumerate(steps, start=1):
             work = Work(
                 request=request,

@@ -79,6 +79,12 @@ class CompressRequest:
             raise ConfigError(
                 f"by {self.by!r}: quantize comes last, since nothing else can be done to codes"
             )
+        after = self.steps[self.steps.index("prune") :] if "prune" in self.steps else ()
+        if filling := [step for step in after if step in ("distil", "replace")]:
+            raise ConfigError(
+                f"by {self.by!r}: {filling[0]} trains, and zeros would be filled again; prune "
+                "after it, which trains by itself where it is given --time or --updates"
+            )
         if "vocabulary" in self.steps[1:]:
             raise ConfigError(
                 f"by {self.by!r}: the vocabulary goes first, since later steps learn from a model "

@@ -28,6 +28,7 @@ from parformer.compress.coding import Reading, coded
 from parformer.compress.narrowing import along, obstacle
 from parformer.compress.receipt import Bench, token_seconds
 from parformer.compress.replacing.step import replace_blocks
+from parformer.compress.request import CompressRequest
 from parformer.compress.shrinking import STREAM, Kept, importance, places, shrunk
 from parformer.compress.training import trained_on
 from parformer.compress.vocabulary import cut_vocabulary
@@ -54,7 +55,7 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
     """Few bits for every matrix: as asked for, or as many as each of them needs."""
     bits = choose_bits(model, work)
     read = calibration(work.bench) if work.request.activations else None
-    learned = trains_in_few(work)
+    learned = trains("quantize", work.request)
     if learned:
         model = trained_on(
             model,
@@ -64,6 +65,7 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
             seconds=work.seconds,
             watch=work.watch,
             bits=work.request.bits,
+            sparsity=work.request.sparsity if "prune" in work.request.steps else 0.0,
             updates=work.request.updates,
         )
     made = coded(model, bits, activations=read, nearest=learned)
@@ -81,10 +83,12 @@ def quantize(model: Model, work: Work) -> tuple[Model, str]:
     return made, told
 
 
-def trains_in_few(work: Work) -> bool:
-    """Whether a model is trained in its few bits: where few were asked for, and time for it."""
-    timed = work.request.time is not None or work.request.updates > 0
-    return timed and 0 < work.request.bits <= NARROW
+def trains(step: str, request: CompressRequest) -> bool:
+    """Whether a step trains: to quantize and to prune only where time was given for it."""
+    if step in ("distil", "replace"):
+        return True
+    few = step == "quantize" and 0 < request.bits <= NARROW
+    return (few or step == "prune") and (request.time is not None or request.updates > 0)
 
 
 def how_long(work: Work) -> str:
@@ -149,8 +153,20 @@ def prune(model: Model, work: Work) -> tuple[Model, str]:
     from parformer.compress.pruning import pruned
 
     share = work.request.sparsity
-    made = pruned(model, share)
-    return made, f"the smallest {share:.0%} of every matrix are zero; the file holds the others"
+    told = f"the smallest {share:.0%} of every matrix are zero; the file holds the others"
+    if not trains("prune", work.request):
+        return pruned(model, share), told
+    made = trained_on(
+        model,
+        work.bench,
+        work.folder,
+        teacher=work.original,
+        seconds=work.seconds,
+        watch=work.watch,
+        sparsity=share,
+        updates=work.request.updates,
+    )
+    return made, f"{told}, trained for {how_long(work)} while they went"
 
 
 def shrink(model: Model, work: Work) -> tuple[Model, str]:

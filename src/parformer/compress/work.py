@@ -10,7 +10,7 @@ from parformer.compress.request import CompressRequest, Targets
 from parformer.events import Watch
 
 TRIED = 8_192
-"""Tokens of training text that sensitivities are measured on."""
+"""Tokens of training text that tell what a change loses."""
 ATTEMPTS = 4
 """Choices that are timed before one is taken as it is."""
 USUAL = 0.7

@@ -147,9 +147,7 @@ def first_words(text: str, count: int) -> str:
     return " ".join(text.split()[: count or None])
 
 
-def folder_pairs(
-    root: Path, names: Sequence[str], training: bool = True
-) -> dict[str, list[Pair]]:
+def folder_pairs(root: Path, names: Sequence[str], training: bool = True) -> dict[str, list[Pair]]:
     """The pairs of every split that a folder has files for."""
     try:
         files = sorted(path for path in root.iterdir() if not path.name.startswith("."))

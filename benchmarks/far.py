@@ -1,0 +1,268 @@
+"""Do translators stand up to text of another kind, and do the same models learn to summarise?
+
+    python benchmarks/far.py tatoeba aeslc scitldr cnn --data DATA --folder RUNS [--minutes 20]
+    python benchmarks/far.py --write
+
+DATA holds the folders translation and summarization with their authors' files. `tatoeba`: English
+to German, 169,813 everyday sentences, split by the English side; newstest2014 is the far test. Its
+German is tokenised, so stops and commas stand by themselves on both sides of every score. `aeslc`:
+subjects of 14,436 mails. `scitldr`: a sentence for each of 1,992 abstracts. `cnn`: 900 articles of
+CNN/DailyMail, which is a trial of the format. Everything is trained by the clock, from nothing.
+Results are lines of benchmarks/far.jsonl, from where `--write` fills tables of
+docs/experiments/translation.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import lzma
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from inference import table
+from kept import keep, known, made_on
+from learns import into_document
+
+import parformer as pf
+from parformer.costs import cost
+from parformer.train.run import read_run
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "translation.md"
+RESULTS = Path(__file__).with_name("far.jsonl")
+SAMPLES = (0, 111, 222, 333)
+"""Texts of the test split that are shown, whatever they are."""
+Rows = dict[str, list[tuple[str, str]]]
+"""Pairs of each split."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is trained on, and how."""
+
+    rows: Callable[[Path], Rows]
+    task: str
+    pair: str
+    recipe: str
+    changes: Mapping[str, object] = field(default_factory=dict)
+    far: Callable[[Path], list[tuple[str, str]]] | None = None
+    """Pairs of another kind to be scored on as well."""
+
+
+def lines_of(file: Path) -> Iterator[str]:
+    with lzma.open(file, "rt", encoding="utf-8") as opened:
+        yield from opened
+
+
+def apart(text: str) -> str:
+    """German as newstest's file has it: stops, commas and quotes between blanks.
+
+    >>> apart("„Ja“, sagte er, „um 10.30 Uhr.“")
+    '" Ja " , sagte er , " um 10.30 Uhr . "'
+    """
+    text = re.sub('[„“”«»"]', ' " ', text)
+    text = re.sub(r"([!?;:()…])|([.,](?!\d))", r" \1\2 ", text)
+    return " ".join(text.split())
+
+
+def tatoeba(data: Path) -> Rows:
+    found: Rows = {"train": [], "valid": [], "test": []}
+    for line in lines_of(data / "translation" / "tatoeba2018.en-de.tsv.xz"):
+        english, german = line.rstrip("\n").split("\t")[:2]
+        place = int(sha256(english.encode()).hexdigest(), 16) % 100
+        split = {0: "test", 1: "valid"}.get(place, "train")
+        found[split].append((english, apart(german)))
+    Random(0).shuffle(found["train"])  # the file begins with its shortest
+    return found
+
+
+def news(data: Path) -> list[tuple[str, str]]:
+    """newstest2014, in the same spelling."""
+    folder = data / "translation"
+    english = lines_of(folder / "wmt14.newstest2014.en.xz")
+    german = lines_of(folder / "wmt14.newstest2014.tok.de.xz")
+    pairs = zip(english, german, strict=True)
+    return [(one.strip(), apart(html.unescape(two.strip()))) for one, two in pairs]
+
+
+def mails(data: Path) -> Rows:
+    return {
+        split: [
+            (" ".join(one["body"].split()), " ".join(one["subject"].split()))
+            for one in read(data / "summarization" / f"aeslc.{name}.jsonl.xz")
+        ]
+        for split, name in (("train", "train"), ("valid", "dev"), ("test", "test"))
+    }
+
+
+def abstracts(data: Path) -> Rows:
+    return {
+        split: [
+            (" ".join(one["source"]), one["target"][0])
+            for one in read(data / "summarization" / f"scitldr-a.{name}.jsonl.xz")
+        ]
+        for split, name in (("train", "train"), ("valid", "dev"), ("test", "test"))
+    }
+
+
+def articles(data: Path) -> Rows:
+    folder = data / "summarization"
+    some = [
+        [
+            (" ".join(one["article"].split()), " ".join(one["highlights"].split()))
+            for one in read(folder / f"cnn_dailymail.{name}.jsonl.xz")
+        ]
+        for name in ("validation-1000", "test-500")
+    ]
+    return {"train": some[0][:900], "valid": some[0][900:], "test": some[1]}
+
+
+def read(file: Path) -> list[Any]:
+    return [json.loads(line) for line in lines_of(file)]
+
+
+MODEL = "lite-pocket-translation"
+EXPERIMENTS = {
+    "tatoeba": Experiment(tatoeba, "translate", "en-de", MODEL, far=news),
+    "aeslc": Experiment(mails, "summarise", "body-subject", MODEL, {"data.source_words": 120}),
+    "scitldr": Experiment(
+        abstracts, "summarise", "abstract-tldr", MODEL,
+        {"data.source_words": 160, "model.max_len": 512, "train.batch_tokens": 4096},
+    ),
+    "cnn": Experiment(
+        articles, "summarise", "article-highlights", MODEL,
+        {"data.source_words": 240, "model.max_len": 640, "train.batch_tokens": 8192},
+    ),
+}  # fmt: skip
+
+
+def write_pairs(folder: Path, rows: Mapping[str, Iterable[tuple[str, str]]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, pairs in rows.items():
+        text = "".join(f"{' '.join(a.split())}\t{' '.join(b.split())}\n" for a, b in pairs)
+        (folder / f"{split}.tsv").write_text(text, "utf-8")
+    return folder
+
+
+def run_one(name: str, given: argparse.Namespace) -> None:
+    key = {"name": name, "seed": given.seed, "minutes": given.minutes}
+    if known(RESULTS, **key):
+        return
+    how, folder = EXPERIMENTS[name], given.folder
+    rows = how.rows(given.data)
+    pairs = write_pairs(folder / f"{name}-pairs", rows)
+    run = folder / f"{name}-{given.minutes:g}m-{given.seed}"
+    pf.train(
+        model=how.recipe, data=str(pairs), pair=how.pair, task=how.task, seed=given.seed, run=run,
+        time=60 * given.minutes, changes=tuple(f"{n}={v}" for n, v in how.changes.items()),
+        beside=False,
+    )  # fmt: skip
+    recipe = read_run(run)
+    found = {
+        "parameters": cost(recipe.model).parameters,
+        "pattern": str(recipe.model.pattern),
+        "updates": recipe.train.steps,
+        "batch_tokens": recipe.train.batch_tokens,
+        "pairs": {split: len(some) for split, some in rows.items()},
+        "test": pf.evaluate(model=run, split="test").score.to_dict(),
+        "samples": samples(run, rows["test"]),
+    }
+    if how.far is not None:
+        other = how.far(given.data)
+        place = write_pairs(folder / f"{name}-far", {"test": other})
+        found["far"] = pf.evaluate(model=run, data=str(place)).score.to_dict()
+        found["far_samples"] = samples(run, other)
+    keep(RESULTS, key | found)
+
+
+def samples(run: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    chosen = [pairs[n] for n in SAMPLES if n < len(pairs)]
+    written = pf.generate(model=run, sources=tuple(source for source, _ in chosen))
+    return [(*pair, one.text) for pair, one in zip(chosen, written, strict=True)]
+
+
+def far_page(every: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in every:
+        for place, words in (("test", "Tatoeba, held out"), ("far", "newstest2014")):
+            score = one[place]
+            rows.append(
+                [
+                    words,
+                    f"{one['parameters'] / 1e6:.2f} M",
+                    f"{one['updates']:,}",
+                    f"{score['sentences']:,}",
+                    f"{score['bleu']:.1f} ({score['low']:.1f} … {score['high']:.1f})",
+                    f"{score['chrf']:.1f}",
+                    f"{score['loss']:.3f}",
+                ]
+            )
+    heads = ["test", "parameters", "updates", "sentences", "BLEU", "chrF", "loss"]
+    lines = [*table(heads, rows), "", f"BLEU is sacreBLEU's, {every[0]['test']['signature']}.", ""]
+    for place in ("samples", "far_samples"):
+        lines += [*shown(every[0][place]), ""]
+    minutes = f"{every[0]['minutes']:g} minutes on one thread"
+    return "\n".join([*lines, made_on(every, minutes)])
+
+
+def summaries_page(every: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in every:
+        score = one["test"]
+        ways = {
+            f"{one['parameters'] / 1e6:.2f} M parameters, {one['updates']:,} updates": score,
+            "first sentence": score["first_sentence"],
+            f"first {score['words']} words": score["first_words"],
+        }
+        for way, shares in ways.items():
+            kinds = [f"{shares[kind]:.1f}" for kind in ("rouge1", "rouge2", "rougeL")]
+            rows.append([one["name"], f"{one['pairs']['train']:,}", way, *kinds])
+    heads = ["texts", "pairs to learn from", "summary", "ROUGE-1", "ROUGE-2", "ROUGE-L"]
+    lines = [*table(heads, rows), ""]
+    for one in every:
+        lines += [f"{one['name']}:", "", *shown(one["samples"]), ""]
+    minutes = ", ".join(f"{one['name']} {one['minutes']:g} minutes" for one in every)
+    return "\n".join([*lines, made_on(every, f"one thread, {minutes}")])
+
+
+def shown(some: list[list[str]]) -> list[str]:
+    """What a model makes of a few texts."""
+
+    def cut(text: str) -> str:
+        text = text.replace("|", "\\|")
+        return text if len(text) <= 160 else f"{text[:160]} …"
+
+    lines = ["| source | reference | model |", "|---|---|---|"]
+    return [*lines, *(f"| {' | '.join(map(cut, row))} |" for row in some)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--folder", type=Path, default=Path("runs") / "far", help="of runs")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of each training")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write the document")
+    given = parser.parse_args()
+    if given.write:
+        every = known(RESULTS)
+        parts = {"far": (far_page, True), "summaries": (summaries_page, False)}
+        for part, (page, translated) in parts.items():
+            if some := [one for one in every if (one["name"] == "tatoeba") == translated]:
+                into_document(DOCUMENT, part, page(some))
+        return
+    if given.data is None:
+        parser.error("--data says where the texts are")
+    for name in given.names:
+        run_one(name, given)
+
+
+if __name__ == "__main__":
+    main()
