@@ -194,10 +194,9 @@ def clock(
     models: Mapping[str, Model], bench: Bench, time: int, progress: Callable[[float], None]
 ) -> tuple[Comparison, dict[str, int]]:
     """Seconds of a step of so many tokens, and bytes at its worst moment."""
-    readers, memory = {}, {}
-    for name, model in models.items():
-        readers[name] = step_of(model, time)
-    with pinned_threads(bench.threads):
+    memory = {}
+    with pinned_threads(bench.threads):  # a native step keeps the threads that it is made with
+        readers = {name: step_of(model, time) for name, model in models.items()}
         for name, reader in readers.items():
             reader()
             if time > 1 or isinstance(reader, Reader):
