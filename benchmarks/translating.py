@@ -76,6 +76,10 @@ class Trained(Record):
     signature: str
     samples: tuple[tuple[str, str, str], ...]
     """Sources, references, and what the model makes of them."""
+    asked: float = 0.0
+    """Minutes on the clock that it was to take; 0 where updates were asked for."""
+    threads: int = 0
+    """Of the training; 0 where nobody wrote them down."""
 
 
 def train_one(given: argparse.Namespace, model: str) -> Trained:
@@ -106,6 +110,8 @@ def train_one(given: argparse.Namespace, model: str) -> Trained:
         parameters=cost(recipe.model).parameters,
         precision=recipe.train.precision,
         samples=tuple(samples(run, given.data)),
+        asked=given.minutes,
+        threads=recipe.train.threads,
         **{key: told[key] for key in ("bleu", "low", "high", "chrf", "loss", "signature")},  # type: ignore[arg-type]
     )
     file.write_text(json.dumps(made.to_dict(), indent=1, ensure_ascii=False), "utf-8")

@@ -64,8 +64,8 @@ def test_weights_go_back_to_what_they_were(back: str, tmp_path: Path) -> None:
     _, ticket = lottery.draw(1)
     begin = {
         "first": lambda: pf.build(recipe.model, seed=recipe.train.seed),
-        "step": lambda: pf.load(lottery.early),
-        "random": lambda: pf.load(lottery.early),
+        "step": lambda: pf.load(lottery.begins(1)),
+        "random": lambda: pf.load(lottery.begins(1)),
     }[back]()
     if back == "step":
         early = recipe.replaced({"train.checkpoint_every": 3})
@@ -87,6 +87,15 @@ def test_weights_go_back_to_what_they_were(back: str, tmp_path: Path) -> None:
     if back == "random":
         drawn = pf.build(recipe.model, seed=recipe.train.seed)
         assert not torch.equal(begin.blocks[0].qkv.weight, drawn.blocks[0].qkv.weight)
+
+
+def test_fresh_weights_are_drawn_anew_in_every_round(tmp_path: Path) -> None:
+    """A mask that was drawn with some weights says nothing against setting these back."""
+    lottery = Lottery(recipe=small(), folder=tmp_path, back="random", share=0.4)
+    lottery.draw(2)
+    one, two = (pf.load(lottery.begins(number)).blocks[0].qkv.weight for number in (1, 2))
+    assert not torch.equal(one, two)
+    assert read_run(tmp_path / "round-2").train.start == str(lottery.begins(2))
 
 
 def test_a_masks_zeros_are_there_before_the_first_update(tmp_path: Path) -> None:

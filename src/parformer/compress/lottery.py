@@ -32,11 +32,12 @@ from parformer.train.run import CHECKPOINTS, MODEL, read_run, read_run_tokenizer
 from parformer.weights import matrices
 
 Back = Literal["first", "step", "random"]
-"""What weights are set back to: the first ones, those of an early step, or fresh ones."""
+"""What weights are set back to: the first ones, those of an early step, or ones that are drawn
+anew for every round."""
 DECIDED = ("precision", "compile", "kernels")
 """Settings of a training that a trial on this machine decides, where they are left open."""
 FRESH = 7919
-"""Added to a recipe's seed, for weights that nobody had before."""
+"""Added to a recipe's seed in every round, for weights that nobody had before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ class Lottery:
         tickets: list[Ticket] = []
         for number in range(rounds + 1):
             run = self.folder / f"round-{number}"
-            outcome = self.train(run, tickets[-1].run if tickets else None)
+            outcome = self.train(run, number, tickets[-1].run if tickets else None)
             if not outcome.finished or outcome.result is None:
                 raise Stopped("stopped; what was done is kept, and the same call goes on")
             left = 1 - sparsity(load(run / MODEL))
@@ -87,10 +88,10 @@ class Lottery:
             tickets.append(Ticket(round=number, left=left, loss=loss, run=run))
         return tuple(tickets)
 
-    def train(self, run: Path, before: Path | None) -> Outcome:
+    def train(self, run: Path, number: int, before: Path | None) -> Outcome:
         """One round; the first keeps what later ones go back to."""
         if before is None:
-            if self.back == "step" and not self.early.is_dir():
+            if self.back == "step" and not self.begins(1).is_dir():
                 early = self.recipe.replaced({"train.checkpoint_every": self.step})
                 train_model(early, run, until=self.step, watch=self.watch, prepared=self.prepared)
                 self.keep_early(run)
@@ -101,30 +102,32 @@ class Lottery:
         decided = read_run(before).train
         changes |= {f"train.{name}": getattr(decided, name) for name in DECIDED}
         if self.back == "random":
-            self.keep_fresh(before)
+            self.keep_fresh(before, number)
         if self.back != "first":
-            changes["train.start"] = str(self.early)
+            changes["train.start"] = str(self.begins(number))
         return train_model(
             self.recipe.replaced(changes), run, watch=self.watch, prepared=self.prepared
         )
 
-    @property
-    def early(self) -> Path:
-        """The model folder that tickets go back to; the first weights follow from the seed."""
-        return self.folder / "back"
+    def begins(self, number: int) -> Path:
+        """The model folder that a round's ticket goes back to; first weights follow from the seed.
+
+        Fresh weights that stayed the same from round to round would be a ticket's first ones.
+        """
+        return self.folder / (f"back-{number}" if self.back == "random" else "back")
 
     def keep_early(self, run: Path) -> None:
         """The weights of an early step, as a model to start from."""
         newest = read_checkpoint(in_order(run / CHECKPOINTS)[-1])
         model = build_from(read_run(run).model, newest.weights)
-        model.save(self.early, read_run_tokenizer(run).to_json())
+        model.save(self.begins(1), read_run_tokenizer(run).to_json())
 
-    def keep_fresh(self, run: Path) -> None:
-        """Weights that were never trained, and are not those that tickets were drawn with."""
-        if not self.early.is_dir():
+    def keep_fresh(self, run: Path, number: int) -> None:
+        """Weights that were never trained, and are not those that any mask was drawn with."""
+        if not self.begins(number).is_dir():
             recipe = read_run(run)
-            model = build(recipe.model, seed=recipe.train.seed + FRESH)
-            model.save(self.early, read_run_tokenizer(run).to_json())
+            model = build(recipe.model, seed=recipe.train.seed + number * FRESH)
+            model.save(self.begins(number), read_run_tokenizer(run).to_json())
 
     def masks(self, before: Path) -> Path:
         """What stays of a trained network, in a file beside its run."""
