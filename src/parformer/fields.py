@@ -136,15 +136,15 @@ TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", s
 
 
 def read_seconds(text: str) -> float:
-    """A length of time as people write it: 90, 90s, 5m, 1.5h.
+    """A length of time as people write it: 90, 90s, 5m, 1.5h, 2d.
 
     >>> read_seconds("1.5m")
     90.0
     """
-    parts = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
+    parts = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smhd]?)", text.strip())
     if parts is None or float(parts[1]) <= 0:
-        raise ConfigError(f"cannot read the time {text!r}; write it as 90s, 5m or 1.5h")
-    return float(parts[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[parts[2]]
+        raise ConfigError(f"cannot read the time {text!r}; write it as 90s, 5m, 1.5h or 2d")
+    return float(parts[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[parts[2]]
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -402,9 +402,9 @@ def test_killed_before_the_run_began(here: Path, nursery: Nursery, capsys: Any) 
 
 
 def test_times_and_names() -> None:
-    times = {"90": 90, "90s": 90, "5m": 300, "1.5h": 5400, " 2 m ": 120}
+    times = {"90": 90, "90s": 90, "5m": 300, "1.5h": 5400, " 2 m ": 120, "2d": 172_800}
     assert {text: read_seconds(text) for text in times} == times
-    for bad in ("", "0", "-3", "m", "1d", "1e3"):
+    for bad in ("", "0", "-3", "m", "1w", "1e3"):
         with pytest.raises(ConfigError, match="cannot read the time"):
             read_seconds(bad)
     recipe = read_recipe("pocket", {"data.corpus": "books/two tales.txt"})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from parformer.fitting.contest import choose, losers
+from parformer.fitting.contest import behind, choose, losers
 from parformer.fitting.energy import WATTS_PER_CORE, estimate
 from parformer.fitting.phases import Tried
 from parformer.fitting.rates import MOST_RATES, UNDECIDED, best_rate, sweep
@@ -64,6 +67,18 @@ def test_losers_are_far_behind_the_best_that_may_be_chosen() -> None:
 
 def test_the_baseline_is_never_dropped() -> None:
     assert losers({"baseline": 9.0, "a": 1.0}, ["baseline"], ["a"], 0.04) == {}
+
+
+@pytest.mark.parametrize("eligible", [["interleaved", "par", "recurrent"], ["par", "recurrent"]])
+def test_the_plain_transformer_within_the_limits_is_never_dropped(eligible: list[str]) -> None:
+    """The best is held against it in the end."""
+    kind = SimpleNamespace(level=lambda loss, facts: loss, behind=0.04)
+    fit: Any = SimpleNamespace(eligible=eligible, kind=kind, facts=None)
+    losses = {"baseline": 2.0, "interleaved": 1.9, "par": 1.2, "recurrent": 1.0}
+    dropped = {"par": "20.0% behind the best"}
+    if "interleaved" not in eligible:
+        dropped["interleaved"] = "90.0% behind the best"
+    assert behind(fit, losses) == dropped
 
 
 def test_of_models_that_are_as_good_the_fastest_is_taken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from parformer.fitting import rivals
 from parformer.fitting.phases import BASELINE, Contestant, EqualTime
 from parformer.fitting.result import Held
-from parformer.fitting.rivals import in_equal_time, rival_of
+from parformer.fitting.rivals import DIVERGED, TOO_LATE, TOO_LONG, in_equal_time, rival_of
 from parformer.fitting.verdict import judge
 from tests.fitting.test_verdict import NONE, against, latency, row
 
@@ -71,16 +72,22 @@ def test_in_equal_time_the_slower_one_has_fewer_updates(monkeypatch: pytest.Monk
     assert fit.told == ["interleaved for as long as recurrent took: 200 updates"]
 
 
+def stopped_early(recipe: Any, name: str) -> Any:
+    return SimpleNamespace(steps=recipe[1] - 1, path=Path(name))
+
+
 @pytest.mark.parametrize(
     ("changes", "rival", "wanted"),
     [
         ({"by_clock": False}, "interleaved", None),
-        ({"left_to_train": 100.0}, "interleaved", None),  # 150 s of it would take too much
+        # 150 s of it would take too much
+        ({"left_to_train": 100.0}, "interleaved", EqualTime(0, (), TOO_LONG)),
         ({"pace": lambda _: 1.0}, "interleaved", EqualTime(300, (2.1, 2.1))),
-        ({"train": lambda *_: None}, "interleaved", None),
+        ({"train": lambda *_: None}, "interleaved", EqualTime(0, (), DIVERGED)),
+        ({"train": stopped_early}, "interleaved", EqualTime(0, (), TOO_LATE)),
     ],
 )
-def test_where_it_cannot_be_told_nothing_is_said(
+def test_where_it_cannot_be_told_the_reason_is(
     changes: dict[str, Any],
     rival: str,
     wanted: EqualTime | None,
@@ -103,6 +110,13 @@ def test_the_verdict_names_the_rival_and_tells_both_differences() -> None:
         "In equal time its loss differs by −8.0% (−9.0% to −7.0%): the plain one then has 4 "
         "updates beside 6 of its own."
     )
+    silent = replace(held, in_time=None, steps=0, untold=TOO_LONG)
+    assert judge(row("baseline"), chosen, NONE, held=silent).sentences[-1] == (
+        "In equal time they were not compared: that would have taken more than 25% of the time "
+        "that was left."
+    )
+    nobody_asked = replace(silent, untold="")
+    assert "qual time" not in str(judge(row("baseline"), chosen, NONE, held=nobody_asked))
     same = Held(BASELINE, better, better, 6)
     told = judge(row("baseline"), chosen, NONE, held=same)
     assert "In equal time it is the same" in told.sentences[-1]

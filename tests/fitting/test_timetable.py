@@ -7,7 +7,7 @@ import pytest
 from parformer.fitting.timetable import LEAST, MOST, TITLES, WITHOUT, counted, plan, share_out
 
 
-@pytest.mark.parametrize("time", [60, 120, 360, 600, 3600, 36_000])
+@pytest.mark.parametrize("time", [60, 120, 360, 600, 3600, 36_000, 86_400, 172_800])
 def test_the_phases_fill_the_time(time: float) -> None:
     phases = plan(time)
     assert [phase.name for phase in phases] == list(TITLES)
@@ -43,6 +43,13 @@ def test_more_time_goes_to_training() -> None:
         assert long[name] <= MOST[name]
     assert long["contest"] > 8 * short["contest"]
     assert long["winner"] > 8 * short["winner"]
+
+
+def test_days_leave_nothing_out_and_go_to_training() -> None:
+    planned = {phase.name: phase.planned for phase in plan(172_800)}
+    assert all(planned.values())
+    assert planned["winner"] > 0.4 * 172_800
+    assert sum(planned[name] for name in MOST) <= sum(MOST.values())
 
 
 def test_a_fit_by_updates_asks_no_clock() -> None:

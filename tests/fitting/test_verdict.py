@@ -143,7 +143,8 @@ def test_worse_and_faster_within_a_limit_that_the_baseline_breaks() -> None:
         "2.1% worse than the interleaved Transformer; 30% faster, 40% less peak memory."
     )
     assert found.sentences[0] == (
-        "It keeps to latency 8 ms; the interleaved model has 10 ms of latency."
+        "It keeps to latency 8 ms (7 ms, 6.5 ms to 7.5 ms); the interleaved model has 10 ms of "
+        "latency."
     )
 
 
@@ -177,6 +178,39 @@ def test_no_gain_is_called_so() -> None:
     assert found.kind == "no gain"
     assert "attention is cheap" in found.sentences[0].lower()
     assert judge(row("baseline"), row("baseline"), NONE).kind == "no gain"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "low", "high", "words"),
+    [
+        (9.0, 8.5, 9.5, "It keeps to latency 10 ms (9 ms, 8.5 ms to 9.5 ms)."),
+        (9.5, 8.5, 11.0, "It probably keeps to latency 10 ms (9.5 ms, 8.5 ms to 11 ms)."),
+        (10.5, 9.5, 11.0, "Too noisy to tell whether it keeps to latency 10 ms (10.5 ms, 9.5 ms"),
+        (12.0, 11.0, 13.0, "Nothing that was found keeps the limits: the nearest has 12 ms"),
+    ],
+)
+def test_the_baseline_itself_is_held_against_an_absolute_limit(
+    seconds: float, low: float, high: float, words: str
+) -> None:
+    took = Latency(seconds / 1000, low / 1000, high / 1000, 1.0, 1.0, 1.0, "tie")
+    limits = Limits({"latency": 0.01}, {})
+    base = row("baseline", latency=took)
+    base = replace(base, broken=limits.broken_by(base))
+    found = judge(base, base, limits)
+    assert found.sentences[-1].startswith(words)
+    assert len(found.sentences) == 2
+    within = " within latency 10 ms" if high < 10 else ""
+    assert found.headline == f"Nothing beats the interleaved Transformer{within}."
+
+
+def test_the_baseline_keeps_to_multiples_of_itself_and_nobody_says_so() -> None:
+    limits = Limits({"latency": 0.01, "memory": 200.0}, {"latency": 1.0, "memory": 2.0})
+    found = judge(row("baseline"), row("baseline", latency=latency(1.0, "tie", 1.0, 1.0)), limits)
+    assert found.headline == (
+        "Nothing beats the interleaved Transformer within 1× the baseline's latency and 2× the "
+        "baseline's memory."
+    )
+    assert len(found.sentences) == 1
 
 
 def test_a_tie_in_noise_is_no_tie() -> None:

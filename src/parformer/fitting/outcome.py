@@ -224,13 +224,13 @@ def held_against(fit: Running, chosen: ModelFacts | None) -> Held | None:
         return None
     timed, in_time = contest.equal_time, None
     own = contest.models[chosen.name].segments
-    if timed is not None and own:
+    if timed is not None and own and timed.segments:
         rival = {0: np.array(timed.segments)}
         in_time = compare(
             rival, {0: np.array(own)}, margin=fit.request.margin, spread=fit.kind.spread
         )
-    steps = timed.steps if timed else 0
-    return Held(contest.rival, against(fit, chosen.name, contest.rival), in_time, steps)
+    steps, untold = (timed.steps, timed.untold) if timed else (0, "")
+    return Held(contest.rival, against(fit, chosen.name, contest.rival), in_time, steps, untold)
 
 
 def since_learned(

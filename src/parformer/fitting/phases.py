@@ -241,6 +241,8 @@ class EqualTime(Record):
 
     steps: int
     segments: tuple[float, ...]
+    untold: str = ""
+    """Why it was not trained for as long; nothing else is known then."""
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,8 @@ class Held(Record):
     """With as much time each; None where that was not tried."""
     steps: int
     """Updates of the rival in that time."""
+    untold: str = ""
+    """Why it was not tried."""
 
 
 @dataclass(frozen=True)

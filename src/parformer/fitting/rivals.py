@@ -23,6 +23,9 @@ ALIKE = 0.03
 """Paces that differ by less are the same."""
 MOST = 0.25
 """The share of the time that is left which a training of equal time may take."""
+TOO_LONG = f"that would have taken more than {MOST:.0%} of the time that was left"
+TOO_LATE = "the time was over before that was done"
+DIVERGED = "the plain one diverged"
 
 
 def rival_of(fit: Running, found: Mapping[str, Contestant], best: str) -> str:
@@ -43,7 +46,7 @@ def early(name: str) -> str:
 def in_equal_time(
     fit: Running, found: Mapping[str, Contestant], best: str, rival: str, steps: int
 ) -> EqualTime | None:
-    """The rival after as much time as the best took; None where nothing can be said."""
+    """The rival after as much time as the best took, or why not; None where nobody asks."""
     own = found[rival]
     if not fit.by_clock or best == rival or not own.segments or not own.learned:
         return None
@@ -59,7 +62,7 @@ def in_equal_time(
 
     updates = int(fit.progress.number("contest.equal-time", affordable))
     if not updates:
-        return None
+        return EqualTime(0, (), TOO_LONG)
     if updates == steps:
         return EqualTime(steps, own.segments)
     fit.watch.notice(f"{rival} for as long as {best} took: {updates:,} updates")
@@ -68,5 +71,5 @@ def in_equal_time(
     fit.alike.lengthen(early(rival), name, recipe)
     trained = fit.train(recipe, name)
     if trained is None or trained.steps != updates:
-        return None
+        return EqualTime(0, (), DIVERGED if trained is None else TOO_LATE)
     return EqualTime(updates, tuple(segments(fit, trained.path).tolist()))

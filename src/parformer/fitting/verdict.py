@@ -42,6 +42,8 @@ RIVAL = "the best plain Transformer within the limits"
 
 NOISY = 0.3
 """An interval of two latencies' ratio so wide that a tie says nothing."""
+KEEPS = "It keeps to"
+"""A limit, surely."""
 MATTERS = 0.03
 """Memory that differs by less is as good as equal."""
 
@@ -130,11 +132,11 @@ class Limits:
         """How sure it is that a model keeps them: an interval may cross its limit."""
         latency, most = model.latency, self.most.get("latency")
         if latency is None or most is None:
-            return "It keeps to"
+            return KEEPS
         bound, (_, high) = self._bound("latency", most), self._measured(model, "latency")
         value = latency.ratio if "latency" in self.multiples else latency.seconds
         if high is not None and high <= bound:
-            return "It keeps to"
+            return KEEPS
         return "It probably keeps to" if value <= bound else "Too noisy to tell whether it keeps to"
 
     def over(self, model: ModelFacts, metric: str) -> str:
@@ -272,7 +274,7 @@ def _among_models(
             ("The same command goes on where it stopped.", *fits),
         )
     if chosen.name == baseline.name:
-        return _kept(limits)
+        return _kept(baseline, chosen, limits)
     if held is None or held.against is None:
         held = Held(BASELINE, chosen.against, None, 0)
     if held.against is None:
@@ -299,14 +301,19 @@ def _among_models(
     return Verdict(kind, f"{quality[0].upper()}{quality[1:]}; {words}.", sentences)
 
 
-def _kept(limits: Limits) -> Verdict:
-    within = f" within {limits}" if limits.most else ""
+def _kept(baseline: ModelFacts, chosen: ModelFacts, limits: Limits) -> Verdict:
+    """The baseline itself; it keeps to multiples of itself, but not surely to a number."""
+    surely = not chosen.broken and limits.keeping(chosen) == KEEPS
+    within = f" within {limits}" if limits.most and surely else ""
+    absolute = set(limits.most) - set(limits.multiples)
+    fits = _fit_sentences(baseline, chosen, limits) if absolute or not surely else []
     return Verdict(
         "no gain",
         f"Nothing beats the interleaved Transformer{within}.",
         (
             "Every other placement of the contest was worse, or no better and no faster: the table "
             "has the evidence. The interleaved model was trained on and is the result.",
+            *fits,
         ),
     )
 
@@ -355,7 +362,7 @@ def _interval_sentence(against: Compared) -> str:
 def _time_sentence(held: Held, chosen: ModelFacts) -> list[str]:
     """The same for equal time, where that is not the same as equal updates."""
     if held.in_time is None or not held.steps:
-        return []
+        return [f"In equal time they were not compared: {held.untold}."] * bool(held.untold)
     found = held.in_time
     words = f"{signed(found.difference)} ({signed(found.low)} to {signed(found.high)})"
     if held.steps == chosen.steps:
@@ -397,9 +404,14 @@ def _fit_sentences(baseline: ModelFacts, chosen: ModelFacts, limits: Limits) -> 
     latency, told = chosen.latency, ""
     if latency is not None and "latency" in limits.multiples:
         told = f" ({latency.ratio:.2f}×, {latency.ratio_low:.2f}× to {latency.ratio_high:.2f}×)"
+    elif latency is not None and "latency" in limits.most:
+        has, low, high = (
+            in_words("latency", one) for one in (latency.seconds, latency.low, latency.high)
+        )
+        told = f" ({has}, {low} to {high})"
     words = [f"{limits.keeping(chosen)} {limits}{told}"]
     absolute = {n: v for n, v in baseline.broken.items() if n not in limits.multiples}
-    if absolute:
+    if absolute and chosen.name != baseline.name:
         over = " and ".join(f"{in_words(n, v)} of {n}" for n, v in absolute.items())
         words.append(f"the interleaved model has {over}")
     return ["; ".join(words) + "."]
