@@ -14,7 +14,7 @@ from parformer.compress import job, steps
 from parformer.compress.choosing import choose, prices, size_price
 from parformer.compress.coding import coded_maps, decoded
 from parformer.compress.receipt import Figures
-from parformer.compress.request import CompressRequest, Targets
+from parformer.compress.request import CompressRequest
 from parformer.compress.result import CompressResult
 from parformer.compress.shrinking import importance, places
 from parformer.errors import ConfigError, Stopped
@@ -137,15 +137,10 @@ def test_weights_become_zero_in_a_training_and_stay_zero_in_few_bits(
     assert result.stairs[1].figures.loss < at_once.last.figures.loss
 
 
-def test_a_killed_compression_ends_with_the_same_bits(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed when a step is made and not yet written, in a training, and in the last step."""
-    asked = {"model": trained, "by": "shrink,distil,prune,quantize", "limits": ("size=0.8x",)}
-    asked |= {"updates": 4, "sparsity": 0.5, "activations": True, **QUICK}
+def without_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick: sizes alone are told, every stair is a little better, and little text is read."""
 
     def sizes_alone(models: object, sizes: dict[str, int], *_: object) -> dict[str, Figures]:
-        """No clock: it decides no bit here."""
         same = {"parameters": 1, "memory": 1, "token": 1.0, "piece": 1.0}
         falls = {name: 1 / (2 + number) for number, name in enumerate(sizes)}
         return {n: Figures(size=size, loss=falls[n], **same) for n, size in sizes.items()}
@@ -154,10 +149,54 @@ def test_a_killed_compression_ends_with_the_same_bits(
     monkeypatch.setattr(job, "write_samples", lambda *_: "")
     for name, few in (("TRIED", 512), ("BATCHES", 2), ("CALIBRATED", 512)):
         monkeypatch.setattr(steps, name, few)
-    pf.compress(run=tmp_path / "whole", **asked)
 
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_another_limit_in_the_same_folder_is_another_training(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_clock(monkeypatch)
+    asked = {"model": trained, "run": tmp_path / "few", "by": "shrink,distil", "updates": 2}
+    first = pf.compress(**asked, limits=("size=0.8x",), **QUICK)
+    less = pf.compress(**asked, limits=("size=0.6x",), **QUICK)
+    assert less.last.figures.size < 0.8 * first.last.figures.size
+    monkeypatch.setattr(Session, "update", killed)  # the first limit's training was kept
+    again = pf.compress(**asked, limits=("size=0.8x",), **QUICK)
+    assert again.last.figures == first.last.figures
+
+
+def test_a_text_that_changed_is_noticed(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_clock(monkeypatch)
+    text = tmp_path / "text.txt"
+    text.write_text("some words to read, and to read again\n" * 400)
+    asked = {"model": trained, "run": tmp_path / "few", "by": "prune", "corpus": str(text)}
+    pf.compress(**asked, **QUICK)
+    monkeypatch.setitem(job.STEPS, "prune", killed)
+    pf.compress(**asked, **QUICK)
+    note = tmp_path / "few" / "steps" / "1-prune" / job.NOTE
+    values = json.loads(note.read_text())
+    note.write_text(json.dumps({name: values[name] for name in values if name != "text"}))
+    pf.compress(**asked, **QUICK)  # as an older version wrote it
+    note.write_text(json.dumps(values))
+    text.write_text("other words, of which nothing is known\n" * 400)
+    with pytest.raises(KeyboardInterrupt):
+        pf.compress(**asked, **QUICK)
+
+
+def test_a_killed_compression_ends_with_the_same_bits(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when a step is made and not yet written, in a training, and in the last step."""
+    asked = {"model": trained, "by": "shrink,distil,prune,quantize", "limits": ("size=0.8x",)}
+    asked |= {"updates": 4, "sparsity": 0.5, "activations": True, **QUICK}
+
+    without_clock(monkeypatch)
+    pf.compress(run=tmp_path / "whole", **asked)
 
     def at_update(session: Session, step: int) -> object:
         if step == 2:
@@ -213,23 +252,6 @@ def test_what_matters_least_goes_first() -> None:
     assert set(kept) in ({"blocks.3"}, {"blocks.0"})
     more = choose(model, worth, blocks, known, save=0.3 * size_price(model))
     assert more["blocks.3"] is None or len(more["blocks.3"]) < 512
-
-
-def test_an_objection_is_what_the_figures_say() -> None:
-    first = Figures(size=100, parameters=9, memory=9, token=1.0, piece=1.0, loss=2.0)
-
-    def after(**changes: float) -> str:
-        return job.objection(
-            Figures(**{**vars(first), **changes}),  # type: ignore[arg-type]
-            first,
-            first,
-            Targets(loss=0.01),
-        )
-
-    assert "neither smaller nor faster nor better" in after()
-    assert after(size=50) == ""
-    assert after(token=0.5) == ""
-    assert "more than 1.00%" in after(size=50, loss=2.1)
 
 
 @pytest.mark.parametrize(

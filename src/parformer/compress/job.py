@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from parformer import __version__
-from parformer.compress.receipt import Bench, Figures, bytes_of, weigh
+from parformer.compress.receipt import Bench, bytes_of, weigh
 from parformer.compress.refusing import refuse_early
 from parformer.compress.replacing.result import Replacement
 from parformer.compress.request import CompressRequest, Targets
 from parformer.compress.result import ORIGINAL, CompressResult, Stair
+from parformer.compress.standing import Standing
 from parformer.compress.steps import STEPS, finite, trains
 from parformer.compress.work import Work
 from parformer.data.foreign import read_folder_tokenizer
@@ -48,25 +49,6 @@ TRAINING_SECONDS = 300.0
 PROMPT, WRITTEN = 24, 120
 """Tokens of text that models go on from, and that they write."""
 SOBER = Sampling(temperature=0.7)
-GAIN = 0.99
-"""What a step must leave of a figure, at most, to have gained anything."""
-
-
-@dataclass
-class Standing:
-    """The stairs so far, and the models on them."""
-
-    models: dict[str, Model]
-    folders: dict[str, Path]
-    stairs: list[Stair]
-    bench: Bench
-    """With the text in the tokens of the model at the foot."""
-    teacher: Path
-    """The folder of the original, with the tokens of the model at the foot."""
-
-    @property
-    def foot(self) -> str:
-        return [stair.name for stair in self.stairs if stair.taken][-1]
 
 
 def compress(
@@ -113,7 +95,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
                 seconds=(request.time or TRAINING_SECONDS) / trainings,
                 watch=watch,
             )
-            take(name, work, standing, read)
+            take(name, work, standing, read, steps[number:])
         prompt = write_samples(standing, request.seed)
         result = finish(request, bench, standing, prompt, time.monotonic() - began)
         keep(path, result, standing)
@@ -172,37 +154,36 @@ def begin(model: Model, opened: Opened, bench: Bench, watch: Watch) -> Standing:
     return Standing({ORIGINAL: model}, {ORIGINAL: folder}, [stair], bench, folder)
 
 
-def take(name: str, work: Work, standing: Standing, read: Callable[[Tokenizer], Prepared]) -> None:
+def take(
+    name: str,
+    work: Work,
+    standing: Standing,
+    read: Callable[[Tokenizer], Prepared],
+    later: tuple[str, ...],
+) -> None:
     """One step: done or found done, measured beside all others, and judged."""
     before = standing.foot
     began = time.monotonic()
-    made, told = done_before(work.folder, standing.folders[before], work.request)
+    made, told = done_before(work.folder, standing.folders[before], work)
     if made is None:
         made, told = STEPS[name](standing.models[before], work)
         if not finite(made):
             raise ParformerError(f"{name} made numbers that are none; try it with other limits")
         write_step(work.folder, made, told, standing.folders[before], work)
         made = load(work.folder / MODEL)
-    models = {**standing.models, name: made}
-    folders = {**standing.folders, name: work.folder / MODEL}
-    sizes = {one: bytes_of(folder) for one, folder in folders.items()}
+    standing.models = {**standing.models, name: made}
+    standing.folders = {**standing.folders, name: work.folder / MODEL}
+    sizes = {one: bytes_of(folder) for one, folder in standing.folders.items()}
     bench = work.bench
     if made.config.vocab_size != bench.recipe.model.vocab_size:
         bench = bench.in_tokens(read(tokenizer_of(work)), made.config)
-    figures = weigh(models, sizes, bench, work.watch.preparing)
+    figures = weigh(standing.models, sizes, bench, work.watch.preparing)
     stairs = [replace(stair, figures=figures[stair.name]) for stair in standing.stairs]
-    why = objection(figures[name], figures[before], figures[ORIGINAL], work.targets)
-    seconds = time.monotonic() - began
-    stair = Stair(name=name, done=told, figures=figures[name], taken=not why, why=why)
     found = replacement_of(work.folder) if name == "replace" else None
-    stairs.append(replace(stair, seconds=seconds, replacement=found))
-    if why:
-        work.watch.notice(f"{name} is left out: {why}")
-        bench = replace(work.bench, others=(*work.bench.others, bench))
-    elif bench is not work.bench:  # it is the first step, so this is the original in other tokens
-        standing.teacher = work.folder / MODEL
-    standing.bench = bench
-    standing.models, standing.folders, standing.stairs = models, folders, stairs
+    seconds = time.monotonic() - began
+    stair = Stair(name=name, done=told, figures=figures[name], seconds=seconds, replacement=found)
+    standing.stairs = [*stairs, stair]
+    standing.judge(bench, work.targets, later, work.watch)
 
 
 def replacement_of(folder: Path) -> Replacement | None:
@@ -210,34 +191,26 @@ def replacement_of(folder: Path) -> Replacement | None:
     return Replacement.load(folder) if (folder / Replacement.FILE).is_file() else None
 
 
-def objection(after: Figures, before: Figures, first: Figures, targets: Targets) -> str:
-    """Why a step is not worth taking; empty if it is."""
-    smaller = after.size <= GAIN * before.size
-    faster = after.token <= GAIN * before.token or after.piece <= GAIN * before.piece
-    better = after.loss < before.loss
-    if not (smaller or faster or better):
-        return "it is neither smaller nor faster nor better"
-    grown = after.loss / first.loss - 1
-    if targets.loss is not None and grown > targets.loss:
-        return f"the loss would grow by {grown:.2%}, more than {targets.loss:.2%}"
-    return ""
-
-
-def done_before(folder: Path, source: Path, request: CompressRequest) -> tuple[Model | None, str]:
+def done_before(folder: Path, source: Path, work: Work) -> tuple[Model | None, str]:
     """What a killed job left of this very step."""
     note = folder / NOTE
     if not note.is_file():
         return None, ""
     kept = read_json(note)
-    if kept.get("source") != identity(source) or kept.get("asked") != wishes(request):
+    if any(kept.get(name, value) != value for name, value in note_of(source, work).items()):
         return None, ""
     return load(folder / MODEL), str(kept.get("done", ""))
 
 
 def write_step(folder: Path, model: Model, told: str, source: Path, work: Work) -> None:
     model.save(folder / MODEL, tokenizer_of(work).to_json(), sparse=True)
-    note = {"done": told, "source": identity(source), "asked": wishes(work.request)}
-    replace_file(folder / NOTE, json.dumps(note) + "\n")
+    replace_file(folder / NOTE, json.dumps({"done": told} | note_of(source, work)) + "\n")
+
+
+def note_of(source: Path, work: Work) -> dict[str, str]:
+    """What a step's outcome is known again by; older versions did not write all of it."""
+    text = work.bench.prepared.identity
+    return {"source": identity(source), "asked": wishes(work.request), "text": text}
 
 
 def tokenizer_of(work: Work) -> Tokenizer:
@@ -274,8 +247,7 @@ def write_samples(standing: Standing, seed: int) -> str:
 def finish(
     request: CompressRequest, bench: Bench, standing: Standing, prompt: str, seconds: float
 ) -> CompressResult:
-    first = standing.stairs[0].figures
-    foot = next(s for s in standing.stairs if s.name == standing.foot).figures
+    first, foot = standing.stairs[0].figures, standing.figures(standing.foot)
     targets = request.targets
     size, latency = targets.bytes(first.size), targets.seconds(first.token)
     kept = (

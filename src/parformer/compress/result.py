@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +28,8 @@ class Stair(Record):
     """Whether what follows builds on it."""
     why: str = ""
     """Why it was not taken."""
+    judged_with: str = ""
+    """The later step that it was judged with, since by itself it lost more than it may."""
     seconds: float = 0.0
     replacement: Replacement | None = None
     """Which blocks went and why, where some did."""
@@ -83,6 +86,7 @@ class CompressResult(Result):
         words.append(speed_words(after.token_change, "one-token steps"))
         words.append(loss_words(after))
         told = f"{words[0]}, {words[1]}, {words[2]}.{recall_words(before, after)}"
+        told += recovery_words(self.stairs)
         if self.limits and not self.kept:
             told = f"Not within {', '.join(self.limits)}: the nearest that was found is {told}"
         return told
@@ -110,6 +114,18 @@ def recall_words(before: Figures, after: Figures) -> str:
         for what in ("copying", "recall")
     ]
     return f" Of what it has just read: {', '.join(told)}."
+
+
+def recovery_words(stairs: Sequence[Stair]) -> str:
+    """What a step had lost by itself that was judged with a later one."""
+    first = stairs[0].figures.loss
+    grown = {stair.name: signed(stair.figures.loss / first - 1, 1) for stair in stairs}
+    return "".join(
+        f" After {stair.name} alone the loss was {grown[stair.name]}, "
+        f"after {stair.judged_with} {grown[stair.judged_with]}."
+        for stair in stairs
+        if stair.taken and stair.judged_with
+    )
 
 
 def loss_words(figures: Figures) -> str:

@@ -15,9 +15,10 @@ from parformer.errors import Stopped
 from parformer.events import Watch
 from parformer.model import Model, load
 from parformer.recipe import Recipe
+from parformer.store.cache import digest
 from parformer.train.job import train_model
 from parformer.train.run import MODEL
-from parformer.train.start import open_start
+from parformer.train.start import Start, open_start
 
 GENTLER = 0.25
 """Of the rate that the model was trained with first."""
@@ -44,20 +45,30 @@ def trained_on(
     soft: float = 0.8,
     updates: int = 0,
 ) -> Model:
-    """The model after so many seconds of training, or updates, in few bits or with zeros."""
+    """The model after so many seconds of training, or updates, in few bits or with zeros.
+
+    The training has a folder of its own for every model, teacher, text and wish, so that one that
+    was stopped goes on, and another one begins.
+    """
+    own: dict[str, object] = {
+        **(counted(updates) if updates else {"train.time": seconds}),
+        "compress.soft": soft,
+        "compress.bits": bits,
+        "compress.sparsity": sparsity,
+    }
+    source, taught = Start(Path(), model, bench.prepared.tokenizer), open_start(teacher)
+    key = digest([source.identity(), taught.identity(), bench.prepared.identity, own])
+    folder = folder / key[:12]
     start = folder / "start"
     if not start.is_dir():
         model.save(start, bench.prepared.tokenizer.to_json())
     recipe = recipe_for(bench.recipe, model, start)
-    faster = hurry(bench.train_loss(model, TRIED), bench.train_loss(load(teacher), TRIED))
+    faster = hurry(bench.train_loss(model, TRIED), bench.train_loss(taught.model, TRIED))
     recipe = recipe.replaced(
         {
             "train.learning_rate": faster * recipe.train.learning_rate,
-            **(counted(updates) if updates else {"train.time": seconds}),
             "compress.teacher": str(teacher),
-            "compress.soft": soft,
-            "compress.bits": bits,
-            "compress.sparsity": sparsity,
+            **own,
         }
     )
     outcome = train_model(recipe, folder / "run", prepared=bench.prepared, watch=watch)

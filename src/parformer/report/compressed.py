@@ -12,11 +12,12 @@ from parformer.report import figures as draw
 from parformer.report.page import Html, Part, Section, page, paragraph, table
 from parformer.report.replaced import replaced_sections
 from parformer.report.tables import right, slim
-from parformer.report.words import duration, megabytes, signed
+from parformer.report.words import between, duration, megabytes, signed
 
 WHAT = (
     "Every stair builds on the last one that was taken. All models were timed in turns, in the "
-    "same rounds, and read the same validation text; differences that may be noise are marked ≈. "
+    "same rounds, and read the same validation text; where a difference lies with 95% confidence "
+    "stands behind it, and one that may be noise is marked ≈. "
     "A stair that gained nothing, or lost more than it may, was left out."
 )
 RECALL = (
@@ -35,7 +36,7 @@ def compressed_page(found: CompressResult) -> str:
         lead.append(paragraph(told, "soft"))
     rows = [[stair.name, *cells(found, stair)] for stair in found.stairs]
     done = [
-        [stair.name, stair.done, stair.why, duration(stair.seconds) if stair.seconds else ""]
+        [stair.name, stair.done, judged(stair), duration(stair.seconds) if stair.seconds else ""]
         for stair in found.stairs
     ]
     sections: list[Section] = [
@@ -51,7 +52,7 @@ def compressed_page(found: CompressResult) -> str:
             "Time against quality",
             [Part(staircase(found, "token"), "Left and low is better; grey: left out.")],
         ),
-        ("What was done?", [Part(table(["", "what", "left out because", "took"], done), "")]),
+        ("What was done?", [Part(table(["", "what", "judged", "took"], done), "")]),
     ]
     for stair in found.stairs:
         if stair.replacement is not None:
@@ -72,6 +73,15 @@ def compressed_page(found: CompressResult) -> str:
         made=found,
         style="pre { white-space: pre-wrap }",
     )
+
+
+def judged(stair: Stair) -> str:
+    """Why a stair was left out, or stayed although it lost more than it may."""
+    if not stair.taken:
+        return f"left out: {stair.why}"
+    if stair.judged_with:
+        return f"lost more than it may, and was judged with {stair.judged_with}"
+    return "taken"
 
 
 def staircase(found: CompressResult, what: str) -> draw.Plot:
@@ -148,19 +158,21 @@ def remembered(found: CompressResult, figures: Figures) -> list[str]:
 
 
 def times(change: Change | None) -> str:
-    """How a time changed; ≈ where that may be noise."""
+    """How a time changed, and within what; ≈ where that may be noise."""
     if change is None:
         return ""
     mark = " ≈" if change.verdict == "tie" else ""
-    return f" ×{change.ratio:.2f}{mark}"
+    return f" ×{change.ratio:.2f}{mark} ({change.low:.2f} to {change.high:.2f})"
 
 
 def lost(figures: Figures) -> str:
+    """How a loss changed, and within what; ≈ where that may be noise."""
     change = figures.loss_change
     if change is None:
         return ""
     tie = " ≈" if change.verdict == "tie" else ""
-    return f" (loss {signed(change.ratio - 1, 2)}{tie})"
+    ends = between((change.low - 1, change.high - 1), 2)
+    return f" (loss {signed(change.ratio - 1, 2)}{tie}, {ends})"
 
 
 def compressed_table(found: CompressResult) -> Table:
