@@ -7,7 +7,8 @@
 
 `lottery`: six rounds that take a third of what is left away, set back to the first weights, to
 those of an early step, or to fresh ones. `bits`: one trained model in 8, 4, 3 and 2 bits, as it is
-and after a quarter more of training in them, beside that training without. `teacher`: a small model
+and after a quarter more of training in them, with whole and with learned ranges, beside that
+training without. `teacher`: a small model
 trained alone, and by a larger one's answers, for equally many updates and for equally long;
 `patient` is the same with five times the updates for all. `transfer`: MobileBERT's shape taught by
 IB-BERT's, in pocket size: bare, by answers (PD), that with the teacher's ends to begin with, after
@@ -145,12 +146,15 @@ def bits(folder: Path, steps: int, seed: int) -> None:
             lambda few=few: score(coded(load(run / "model"), few)),
         )
 
-        def learned(few: int = few) -> float:
-            place = folder / f"in-{few}-{seed}"
-            train_model(on.replaced({"compress.bits": few}), place)
-            return score(coded(load(place / "model"), few, nearest=True))
+        for name, ranges in (("learned", "whole"), ("ranged", "learned")):
 
-        once(folder / f"bits-{few}-learned-{seed}.json", learned)
+            def learned(few: int = few, name: str = name, ranges: str = ranges) -> float:
+                place = folder / f"in-{few}-{name}-{seed}"
+                within = {"compress.bits": few, "compress.ranges": ranges}
+                train_model(on.replaced(within), place)
+                return score(coded(load(place / "model"), few, nearest=True))
+
+            once(folder / f"bits-{few}-{name}-{seed}.json", learned)
 
 
 def teacher(folder: Path, steps: int, seed: int, name: str = "teacher") -> None:
@@ -288,11 +292,12 @@ def lottery_table() -> str:
 
 
 def bits_table() -> str:
-    lines = ["| weights | as it is | trained on in them |", "|---|---:|---:|"]
+    lines = ["| weights | as it is | trained on in them | with learned ranges |"]
+    lines += ["|---|---:|---:|---:|"]
     plain, on = (told(read_all(f"bits-{name}")) for name in ("plain", "on"))
-    lines.append(f"| 32 bits | {plain} | {on} |")
+    lines.append(f"| 32 bits | {plain} | {on} | |")
     for few in (8, 4, 3, 2):
-        cells = [told(read_all(f"bits-{few}-{how}")) for how in ("after", "learned")]
+        cells = [told(read_all(f"bits-{few}-{how}")) for how in ("after", "learned", "ranged")]
         lines.append(f"| {few} bits | {' | '.join(cells)} |")
     return "\n".join(lines)
 

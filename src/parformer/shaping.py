@@ -46,6 +46,11 @@ class CompressConfig:
 
     bits: int = 0
     """Bits that every matrix is shown in, as it will be kept; 0 means all it has."""
+    ranges: Literal["whole", "learned"] = "whole"
+    """How far the codes of few bits reach: over all numbers of a row or group, whatever they are by
+    then, or a learned share of that, beyond which numbers are cut (Esser et al. 2020)."""
+    range_rate: float = 0.003
+    """How fast learned shares of ranges learn."""
 
     prune_by: Literal["magnitude", "movement", "soft-movement"] = "magnitude"
     """Which weights become zero: the smallest; or, in matrices of blocks, those that move towards
@@ -86,6 +91,10 @@ class CompressConfig:
         if not 0 <= self.sparsity < 1:
             raise ConfigError(f"compress.sparsity is a share below 1, got {self.sparsity:g}")
         self.check_movement()
+        if self.ranges == "learned" and not self.bits:
+            raise ConfigError("compress.ranges 'learned' needs compress.bits; say how many")
+        if not self.range_rate > 0:
+            raise ConfigError(f"compress.range_rate must be above 0, got {self.range_rate:g}")
         if not 0 <= self.prune_from < self.prune_until <= 1:
             raise ConfigError(
                 f"compress.prune_from {self.prune_from:g} must lie before compress.prune_until "
@@ -125,6 +134,11 @@ class CompressConfig:
         for name in ("score_rate", "score_penalty"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"compress.{name} must be above 0, got {getattr(self, name):g}")
+
+    @property
+    def learns_ranges(self) -> bool:
+        """Whether shares of ranges learn beside the weights."""
+        return self.bits > 0 and self.ranges == "learned"
 
     @property
     def listens(self) -> tuple[str, ...]:

@@ -89,8 +89,8 @@ def test_masks_and_gradients_are_those_of_a_twin(by: str) -> None:
     with torch.no_grad():
         model.blocks[0].out.weight.normal_(generator=generator)
     shaping = Shaping(model, config, steps=4)
-    assert shaping.movement is not None
-    names = list(shaping.movement.weights)
+    assert isinstance(shaping.beside, Movement)
+    names = list(shaping.beside.weights)
     number = names.index("blocks.0.out")
     linear = model.blocks[0].out
     twin = Twin(linear.weight, config, len(names))
@@ -100,17 +100,17 @@ def test_masks_and_gradients_are_those_of_a_twin(by: str) -> None:
         (linear(x) - target).square().sum().backward()
         own, scores = twin.gradients(x, target)
         torch.testing.assert_close(linear.weight.grad, own)
-        torch.testing.assert_close(shaping.movement.scores[number].grad, scores)
+        torch.testing.assert_close(shaping.beside.scores[number].grad, scores)
         linear.weight.grad = None
         shaping.after(step)
         twin.move(scores, step + 1, (step + 1) / 4)
-        torch.testing.assert_close(shaping.movement.scores[number].detach(), twin.scores)
-        assert torch.equal(shaping.movement.masks[number], twin.mask)
+        torch.testing.assert_close(shaping.beside.scores[number].detach(), twin.scores)
+        assert torch.equal(shaping.beside.masks[number], twin.mask)
         assert 0 < float(twin.mask.mean()) < 1
     dense = linear.weight.detach().clone()
     assert bool((dense != 0).all())  # what is not seen may come back
     shaping.after(3)
-    assert torch.equal(linear.weight.detach(), dense * shaping.movement.masks[number])
+    assert torch.equal(linear.weight.detach(), dense * shaping.beside.masks[number])
 
 
 def test_a_few_are_always_seen() -> None:

@@ -20,7 +20,7 @@ from parformer.compress.quantizers import Scheme, encode
 from parformer.embedding import SingleTable
 from parformer.errors import ConfigError, InputError
 from parformer.model import Model
-from parformer.train.shape import few
+from parformer.train.ranges import few
 from parformer.weights import matrices, named_tensors, put, put_table
 
 CALIBRATED = 99.99

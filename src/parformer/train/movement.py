@@ -23,20 +23,14 @@ from parformer.errors import ConfigError
 from parformer.first_weights import within_blocks
 from parformer.model import Model
 from parformer.shaping import CompressConfig
-from parformer.train.optimizers import (
-    load_state_tensors,
-    make_adam,
-    set_learning_rate,
-    state_tensors,
-)
-from parformer.train.rules import MOMENTS
+from parformer.train.beside import Beside
 from parformer.weights import LEAST
 
 FEWEST = 0.005
 """Share of a matrix that is seen whatever the threshold."""
 
 
-class Movement(nn.Module):
+class Movement(Beside):
     """Scores of a model's matrices, and what is seen of these."""
 
     def __init__(self, model: Model, config: CompressConfig) -> None:
@@ -58,8 +52,7 @@ class Movement(nn.Module):
         self.masks = [torch.ones_like(weight) for weight in self.weights.values()]
         for number, module in enumerate(found.values()):
             module.shown = partial(self.seen, number)
-        groups = [{"params": list(self.scores), "keeps": ("step", *MOMENTS)}]
-        self.optimizer = make_adam(torch.optim.Adam, groups, {"lr": config.score_rate})
+        self.learn(self.scores, config.score_rate)
 
     def seen(self, number: int, weight: Tensor) -> Tensor:
         """What a map computes with; scores have a gradient wherever the weights are."""
@@ -77,14 +70,12 @@ class Movement(nn.Module):
         """Once this share of the updates is done: move the scores, and choose anew."""
         if self.config.prune_by == "soft-movement":
             self.penalty(share).backward()  # type: ignore[no-untyped-call]
-        set_learning_rate(self.optimizer, self.config.score_rate * heat)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.choose(share)
-        if share >= 1:
-            with torch.no_grad():
-                for weight, mask in zip(self.weights.values(), self.masks, strict=True):
-                    weight.mul_(mask)
+        super().after(share, heat)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        for weight, mask in zip(self.weights.values(), self.masks, strict=True):
+            weight.mul_(mask)
 
     @torch.no_grad()
     def choose(self, share: float) -> None:
@@ -94,21 +85,6 @@ class Movement(nn.Module):
                 mask.copy_(above(scores, self.config.threshold * self.config.risen(share)))
             else:
                 mask.copy_(highest(scores, self.config.zeros_at(share)))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All that the next update depends on."""
-        own = {name: scores.detach().cpu() for name, scores in self.named_parameters()}
-        return own | state_tensors(self.optimizer, self)
-
-    def restore(self, tensors: dict[str, Tensor], share: float) -> None:
-        """Go on from what `tensors` gave, after this share of the updates."""
-        own = dict(self.named_parameters())
-        with torch.no_grad():
-            for name, scores in own.items():
-                scores.copy_(tensors[name])
-        rest = {name: tensor for name, tensor in tensors.items() if name not in own}
-        load_state_tensors(self.optimizer, self, rest)
-        self.choose(share)
 
 
 def highest(scores: Tensor, share: float) -> Tensor:

@@ -157,7 +157,7 @@ class Session:
             if self.paced is not None:
                 self.paced.after(step, before)
             if self.shaping is not None:
-                self.workers.average_gradients(self.shaping.scores)
+                self.workers.average_gradients(self.shaping.learned)
                 self.shaping.after(step, now / self.config.learning_rate)
         self.optimizer.zero_grad()
         return loss, norm
@@ -248,6 +248,12 @@ def refuse_unshapely(recipe: Recipe, workers: Workers) -> None:
             f"zeros rise until the end, so weights from before it have too few of them; set {name} "
             "to 0"
         )
+    if shaping.learns_ranges and train.patience + train.average:
+        name = "train.patience" if train.patience else "train.average"
+        raise ConfigError(
+            f"weights are cut to their learned ranges in the end, so those from before it are not; "
+            f"set {name} to 0"
+        )
     if shaping.take != "nothing" and recipe.train.start:
         raise ConfigError(
             f"both train.start {recipe.train.start!r} and compress.take {shaping.take!r} say where "
@@ -260,5 +266,6 @@ def refuse_unshapely(recipe: Recipe, workers: Workers) -> None:
         )
     if shaping.progressive and workers.shard:
         raise ConfigError("layers that learn one by one cannot be sharded; leave --shard out")
-    if moves and workers.shard:
-        raise ConfigError("scores of movements cannot be sharded; leave --shard out")
+    if (moves or shaping.learns_ranges) and workers.shard:
+        what = "scores of movements" if moves else "learned ranges"
+        raise ConfigError(f"{what} cannot be sharded; leave --shard out")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from parformer.blocks.coded import CodedLinear
 from parformer.blocks.linear import Linear
 from parformer.embedding import SingleTable
 from parformer.errors import ConfigError, FolderError
 from parformer.model import Model
 from parformer.shaping import CompressConfig
 from parformer.store.folder import read_tensors
+from parformer.train.beside import Beside
 from parformer.train.movement import Movement, highest
+from parformer.train.ranges import Ranges, few
 from parformer.weights import LEAST, matrices
 
 OWN = "shaping/"
@@ -28,35 +29,36 @@ class Shaping:
     def __init__(self, model: Model, config: CompressConfig, steps: int) -> None:
         self.config, self.steps = config, steps
         self.weights = matrices(model)
-        if config.bits:
-            show_in(model, config.bits)
         self.masks = read_masks(Path(config.masks), self.weights) if config.masks else {}
         self.apply(self.masks)
-        self.movement = None if config.prune_by == "magnitude" else Movement(model, config)
+        self.beside = beside(model, config)
+        if config.bits and self.beside is None:
+            show_in(model, config.bits)
 
     @property
-    def scores(self) -> list[nn.Parameter]:
+    def learned(self) -> list[nn.Parameter]:
         """What learns beside the weights."""
-        return [] if self.movement is None else list(self.movement.scores)
+        return [] if self.beside is None else list(self.beside.parameters())
 
     def tensors(self) -> dict[str, Tensor]:
         """What is remembered from update to update."""
-        own = {} if self.movement is None else self.movement.tensors()
+        own = {} if self.beside is None else self.beside.tensors()
         return {f"{OWN}{name}": tensor for name, tensor in own.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Go on after so many updates."""
-        if self.movement is not None:
+        if self.beside is not None:
             own = {n.removeprefix(OWN): t for n, t in tensors.items() if n.startswith(OWN)}
-            self.movement.restore(own, step / self.steps)
+            self.beside.restore(own, step / self.steps)
 
     def after(self, step: int, heat: float = 1.0) -> None:
-        """Once update number `step` is done, at such a share of the full rate: zeros."""
-        if self.movement is not None:
-            self.movement.after((step + 1) / self.steps, heat)
-            return
+        """Once update number `step` is done, at such a share of the full rate: zeros, ranges."""
         if self.masks:
             self.apply(self.masks)
+        if self.beside is not None:
+            self.beside.after((step + 1) / self.steps, heat)
+            if isinstance(self.beside, Movement):
+                return
         share = self.config.zeros_at((step + 1) / self.steps)
         if share:
             self.apply(
@@ -78,6 +80,15 @@ def smallest_gone(weight: Tensor, share: float) -> Tensor:
     return highest(weight.abs(), share)
 
 
+def beside(model: Model, config: CompressConfig) -> Beside | None:
+    """What learns beside the weights: scores of movements, or the ranges of few bits."""
+    if config.prune_by != "magnitude":
+        return Movement(model, config)
+    if config.bits and config.ranges == "learned":
+        return Ranges(dict(shown_places(model)), config.bits, config.range_rate)
+    return None
+
+
 def show_in(model: Model, bits: int) -> None:
     """Let every matrix be seen as so many bits will keep it; gradients go straight through."""
 
@@ -86,16 +97,17 @@ def show_in(model: Model, bits: int) -> None:
             moved = few(weight, bits).weight.to(weight.dtype) - weight
         return weight + moved
 
+    for module, _ in shown_places(model):
+        module.shown = seen
+
+
+def shown_places(model: Model) -> Iterator[tuple[Linear | SingleTable, Tensor]]:
+    """What can be shown in few bits: the table of words, and every matrix of some size."""
     for module in model.modules():
-        if isinstance(module, SingleTable) or (
-            type(module) is Linear and module.weight.numel() >= LEAST
-        ):
-            module.shown = seen
-
-
-def few(weight: Tensor, bits: int) -> CodedLinear:
-    """A matrix in so many bits, the nearest codes within its whole range."""
-    return CodedLinear.of(weight.detach().float(), None, bits=bits)
+        if isinstance(module, SingleTable):
+            yield module, module.tables[0]
+        elif type(module) is Linear and module.weight.numel() >= LEAST:
+            yield module, module.weight
 
 
 def read_masks(file: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
