@@ -193,6 +193,59 @@ def test_a_search_finds_what_its_plain_twin_finds(style: str, ngram: int) -> Non
         assert not found.scores[row, len(wanted) :].isfinite().any()
 
 
+def naive_draw(model: Model, source_1s: Tensor, style: str, longest: int, ngram: int) -> list[int]:
+    """The likeliest token each time that makes no n-gram again; without one the text ends."""
+    fairseq, end = style == "fairseq", PLAIN["eos"]
+    text = [end if fairseq else PLAIN["sos"]]
+    for step in range(longest + 1 if fairseq else longest - 1):
+        logs = log_probs(model, source_1s, text)
+        out = {PLAIN["pad"], *banned(text, ngram, 0 if fairseq else 2)}
+        out |= {end} if fairseq and not step else set()
+        allowed = [token for token in range(len(logs)) if token not in out]
+        last = fairseq and step == longest
+        token = end if last or not allowed else max(allowed, key=lambda token: float(logs[token]))
+        text.append(token)
+        if token == end:
+            break
+    return text[1:] if fairseq else text
+
+
+@pytest.mark.parametrize("ngram", [1, 2, 3])
+@pytest.mark.parametrize("style", ["fairseq", "imitkd"])
+def test_drawn_texts_have_no_n_gram_twice(style: str, ngram: int) -> None:
+    translator = plain()
+    asked: dict[str, Any] = {"max_len": 30, "no_repeat_ngram": ngram, "style": style}
+    if style == "fairseq":
+        asked["start"] = PLAIN["eos"]
+    found = pf.translate(translator, PLAIN_SOURCE, greedy=True, **asked)
+    drawn = pf.translate(translator, PLAIN_SOURCE, sampling=Sampling(), n_best=4, **asked)
+    for row in range(len(PLAIN_SOURCE)):
+        source_1s = PLAIN_SOURCE[row : row + 1]
+        wanted = naive_draw(translator.model, source_1s, style, 30, ngram)
+        padded = wanted + [PLAIN["pad"]] * (found.tokens.shape[2] - len(wanted))
+        assert found.tokens[row, 0].tolist() == padded
+        for k in range(4):
+            words = drawn.plain(row, k)[style == "imitkd" :]  # which forgets its first word
+            grams = [tuple(words[i : i + ngram]) for i in range(len(words) - ngram + 1)]
+            assert len({*grams}) == len(grams)
+
+
+@pytest.mark.parametrize("how", [{"beam": 3}, {"greedy": True}, {"sampling": Sampling()}])
+@pytest.mark.parametrize("style", ["fairseq", "imitkd"])
+def test_a_text_ends_where_all_that_could_follow_is_forbidden(
+    style: str, how: dict[str, Any]
+) -> None:
+    """Seventeen tokens, none of them twice: no text can be longer than those."""
+    start = {"start": PLAIN["eos"]} if style == "fairseq" else {}
+    asked: dict[str, Any] = {"max_len": 40, "min_len": 30, "no_repeat_ngram": 1, "style": style}
+    found = pf.translate(plain(), PLAIN_SOURCE, **asked, **how, **start)
+    for row in range(len(PLAIN_SOURCE)):
+        words = found.plain(row)[style == "imitkd" :]
+        assert 10 <= len({*words}) == len(words)
+        assert bool(found.scores[row, int(found.best[row])].isfinite())
+        assert PLAIN["eos"] in found.tokens[row, int(found.best[row])].tolist()
+
+
 # What a search is asked for
 
 
@@ -267,6 +320,9 @@ def test_the_encoder_runs_once_and_finished_sentences_leave() -> None:
         ({"end": 17}, "end 17 is no token of a vocabulary of 17"),
         ({"prefix": [[1]]}, "there are 1 prefixes for 3 sources"),
         ({"prefix": [[1], [99], []]}, "prefix 2 is not within the vocabulary of 17"),
+        ({"prefix": [[5], [PLAIN["pad"]], []]}, "prefix 2 holds the end"),
+        ({"prefix": [[5], [6, PLAIN["eos"]], []]}, "prefix 2 holds the end"),
+        ({"prefix": [[5], [6] * 4, []], "max_len": 3}, "prefix 2 has 4 tokens, and a text 3 at"),
         ({"beams": 3}, "unknown field of a search 'beams'; did you mean 'beam'"),
         ({"greedy": True, "sampling": Sampling()}, "greedy and sampling contradict each other"),
         ({"source": torch.full((1, 3000), 5)}, "a source of 3000 tokens exceeds the 2048 places"),

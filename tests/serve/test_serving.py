@@ -394,6 +394,19 @@ def test_translators_translate(tmp_path: Path) -> None:
         assert [one["text"] for one in found] == wanted
         assert server.post("/v1/completions", {"prompt": "x"}).status_code == 404
         assert server.post("/predict", {"text": "x"}).status_code == 404
+        asked = {"style": "imitkd", "min_len": 3, "max_len": 6, "no_repeat_ngram": 2}
+        found = server.post("/translate", body | asked).json()["translations"]
+        wanted = translate_text(load(folder), Bytes(), ["ein Hund", "zwei"], beam=3, **asked)
+        assert [one["text"] for one in found] == wanted
+        for wrong, words in (
+            ({"style": "marian"}, "style is one of fairseq, imitkd, got 'marian'"),
+            ({"max_len": 1}, "max_len is a whole number from 2 to"),
+            ({"min_len": 9, "max_len": 5}, "min_len 9 exceeds max_len 5"),
+            ({"no_repeat_ngram": -1}, "no_repeat_ngram is a whole number from 0 to 64, got -1"),
+        ):
+            answer = server.post("/translate", body | wrong)
+            assert answer.status_code == 400
+            assert words in answer.json()["error"]["message"]
 
 
 def few_words() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from shutil import copytree, rmtree
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,16 @@ def test_a_run_says_what_its_translations_are_worth(run: Path) -> None:
     assert isinstance(one.text, str)
     assert "\t" not in one.text
     assert "\n" not in one.text
+
+
+def test_scores_are_of_the_search_that_is_asked_for(run: Path) -> None:
+    asked: dict[str, Any] = {"min_len": 3, "max_len": 4, "no_repeat_ngram": 1}
+    found = pf.evaluate(model=run, **asked)
+    assert found.score.texts is not None
+    for written in found.score.texts.written:
+        assert 3 <= len(written) == len({*written}) <= 4
+    with pytest.raises(ParformerError, match="min_len 5 exceeds max_len 4; lower it"):
+        pf.evaluate(model=run, min_len=5, max_len=4)
 
 
 def test_other_pairs_need_no_training_split(
@@ -369,27 +380,20 @@ def test_the_command_line_translates(
         assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("decay", [0.1, 0.0])
-def test_recipes_of_the_papers(decay: float) -> None:
-    """SRU++ (Lei 2021, appendix) and its baseline, and Lite Transformer's yaml files."""
-    name = "srupp-translation-iwslt" if decay else "transformer-translation-iwslt"
-    own = read_recipe(name)
-    train = own.train
-    assert (train.optimizer, train.weight_decay, train.epochs) == ("radam", decay, 50)
-    assert (train.batch, train.clip, train.label_smoothing) == (128, 5.0, 0.0)
-    # 0.1 · step / 10,000^1.5 up to 10,000, then 0.1 / √step
-    assert rate(4_999, train) == pytest.approx(0.1 * 5_000 / 10_000**1.5)
-    assert rate(39_999, train) == pytest.approx(0.1 / 40_000**0.5)
-    assert own.data.vocabularies == "separate"
-    assert Translate(own).recipe.data.pair == "de-en"
-    lite = read_recipe("lite-translation-496").train
-    assert (lite.steps, lite.batch_tokens, lite.label_smoothing) == (50_000, 524_288, 0.1)
-    assert (rate(9_999, lite), rate(49_999, lite)) == pytest.approx((1e-3, 1e-7), rel=1e-2)
-    talks = read_recipe("lite-translation-iwslt-240")
-    assert (rate(3_999, talks.train), rate(15_999, talks.train)) == pytest.approx((5e-4, 2.5e-4))
-    assert (talks.data.ratio, talks.data.longest, talks.train.average) == (1.5, 175, 10)
-    news = read_recipe("lite-summaries-496")
-    assert (news.train.task, news.model.dropout, news.model.dropatt) == ("summarise", 0.15, 0.1)
+def test_a_vocabulary_without_an_end_is_refused(
+    pairs: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = Translate(recipe(pairs, model__start=-1, model__end=-1))
+    with pytest.raises(ParformerError, match="does not say which token ends a text"):
+        bare.batches(np.arange(9))
+    model = pf.load(run / "model")
+    unmarked = pf.build(model.config.replaced(start=-1, end=-1))
+    copytree(run, tmp_path / "run")
+    rmtree(tmp_path / "run/model")
+    unmarked.save(tmp_path / "run/model", (run / "model/tokenizer.json").read_text("utf-8"))
+    assert main(["generate", str(tmp_path / "run"), "--source", "ein"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "says neither how texts end nor what stands for no token (end -1, pad" in line
 
 
 def test_bad_pairs_take_one_line(

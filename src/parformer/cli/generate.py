@@ -15,6 +15,7 @@ EXAMPLES = """\
   parformer generate first --prompt 'def read(' --tokens 200
   parformer generate first --prompt 'import ' --greedy
   parformer generate translator --source 'Ein Hund läuft.' --beam 5
+  parformer generate summaries --input mails.txt --min-len 55 --max-len 140 --no-repeat-ngram 3
   parformer generate first --prompt 'class ' --temperature 0.8 --top-p 0.9 --seed 3"""
 
 FLAGS = {
@@ -23,6 +24,9 @@ FLAGS = {
     "sources": Flag(name="--source", metavar="TEXT"),
     "input": Flag(metavar="FILE"),
     "output": Flag(metavar="FILE", default="the screen"),
+    "length_penalty": Flag(metavar="X"),
+    "prefix": Flag(metavar="TEXT"),
+    "tokens": Flag(default="200; of a source, by its length"),
     "temperature": Flag(metavar="T", default="1"),
     "top_k": Flag(metavar="K", default="all"),
     "top_p": Flag(metavar="P", default="1: all"),

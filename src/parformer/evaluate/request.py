@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parformer.errors import ConfigError
 from parformer.events import Listener, Preparing, Watch, nobody
 from parformer.fields import need_at_least
+from parformer.generate.decoding import Decoding
 from parformer.store.files import Json
 from parformer.verbs import requested
 
@@ -33,7 +34,7 @@ LENGTHS = ("mem_len", "clamp_len", "same_length")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateRequest:
+class EvaluateRequest(Decoding):
     """A trained model and the text to read."""
 
     model: Path
@@ -64,19 +65,15 @@ class EvaluateRequest:
     """Only the first so many; of tasks, so many questions."""
     data: str = ""
     """Labelled texts or pairs to read, for a model that tells labels or translates."""
-    beam: int = 5
-    """Translations that are looked for side by side, where a model translates."""
-    length_penalty: float = 1.0
-    """Above 1: longer translations."""
     beside: bool = True
     """Tell what counting letters and n-grams, and xz, reach on that text."""
     device: str = "auto"
     """Such as cpu or cuda:0."""
 
     def __post_init__(self) -> None:
+        Decoding.__post_init__(self)
         if self.tokens is not None:
             need_at_least("tokens", self.tokens, 2)
-        need_at_least("beam", self.beam, 1)
         need_at_least("shots", self.shots, 0)
         if self.shots and not self.tasks:
             raise ConfigError(f"--shots {self.shots} are for --tasks; name some")
@@ -332,8 +329,7 @@ def translations(
     assert isinstance(task, Translate)
     found = task.reference_loss(model, prepared, asked.split, limit)
     pairs = within(task.pairs(prepared.splits[asked.split].tokens), limit)
-    search = {"beam": asked.beam, "length_penalty": asked.length_penalty}
-    texts = task.written(model, prepared, pairs, **search)
+    texts = task.written(model, prepared, pairs, **asked.decoding)
     common = task.judged(texts, bootstrap=True)
     return Evaluated(
         score=TranslationScore(found.loss, found.tokens, common, texts),

@@ -14,76 +14,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from parformer.blocks.base import Source
-from parformer.errors import ConfigError, InputError
-from parformer.fields import need_at_least
+from parformer.errors import InputError
+from parformer.generate.decoding import COUNTED_FROM, Decoding
 from parformer.model import Model
 from parformer.native.decoder import Decoder
 from parformer.native.lending import lent
-
-STYLES = {"fairseq": (1.0, 1, 200), "imitkd": (0.0, 0, 50)}
-"""Length penalty, least and largest length that each style has unless one says otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Beam:
-    """How wide, how long and by what measure to search."""
-
-    beam: int = 5
-    """Beginnings of each sentence that are kept side by side."""
-    style: Literal["fairseq", "imitkd"] = "fairseq"
-    """Whose beam search."""
-    length_penalty: float | None = None
-    """Sums of log-probabilities are divided by this power of the length; above 0 favours long
-    texts. fairseq's is 1 unless given, imitkd's 0."""
-    min_len: int | None = None
-    """Tokens before the end at least; fairseq's is 1 unless given, imitkd's 0."""
-    max_len: int | None = None
-    """Tokens at most: before the end in fairseq (200 unless given), the start counted in imitkd
-    (50), and never more than the model has places for."""
-    no_repeat_ngram: int = 0
-    """No n-gram of this length twice; 0 allows any."""
-
-    def __post_init__(self) -> None:
-        if self.style not in STYLES:
-            raise ConfigError(f"style must be one of {', '.join(STYLES)}, got {self.style!r:.40}")
-        need_at_least("beam", self.beam, 1)
-        need_at_least("no_repeat_ngram", self.no_repeat_ngram, 0)
-        if self.length_penalty is not None and not math.isfinite(self.length_penalty):
-            raise ConfigError(f"length_penalty must be a number, got {self.length_penalty}")
-        if self.min_len is not None:
-            need_at_least("min_len", self.min_len, 0)
-        if self.max_len is not None:
-            need_at_least("max_len", self.max_len, 1 if self.style == "fairseq" else 2)
-        if (self.min_len or 0) > self.longest:
-            raise ConfigError(f"min_len {self.min_len} exceeds max_len {self.longest}; lower it")
-
-    @property
-    def penalty(self) -> float:
-        return STYLES[self.style][0] if self.length_penalty is None else self.length_penalty
-
-    @property
-    def shortest(self) -> int:
-        return STYLES[self.style][1] if self.min_len is None else self.min_len
-
-    @property
-    def longest(self) -> int:
-        return STYLES[self.style][2] if self.max_len is None else self.max_len
-
-    def places(self, model: Model) -> int:
-        """Tokens that the search may read at most, its start counted."""
-        own = self.longest + 1 if self.style == "fairseq" else self.longest
-        limit = model.config.max_len if model.config.numbered else own
-        if self.max_len is not None and own > limit:
-            raise InputError(
-                f"max_len {self.max_len} needs {own} places, and the model has {limit}; lower it"
-            )
-        return min(own, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +106,7 @@ class Search:
         model: Model,
         source: Source,
         marks: Marks,
-        beam: Beam,
+        beam: Decoding,
         prefix: Sequence[Sequence[int]] = (),
     ) -> None:
         self.marks, self.beam = marks, beam
@@ -203,7 +143,7 @@ class Search:
             keep_only(logs_bkv, end)
         else:
             logs_bkv[..., self.marks.pad] = -math.inf
-            self.restrict(logs_bkv, step, first=0)
+            self.restrict(logs_bkv, step)
         every_bn = (logs_bkv + self.sums_bk[..., None]).flatten(1)
         sums_bc, place_bc = every_bn.topk(min(2 * beam, every_bn.shape[1] - 1))
         size = logs_bkv.shape[-1]
@@ -231,7 +171,7 @@ class Search:
 
     def as_imitkd(self, step: int, *, last: bool) -> None:
         logs_bkv, marks = self.next_scores(), self.marks
-        self.restrict(logs_bkv, step, first=2)
+        self.restrict(logs_bkv, step)
         done_bk = self.done_bk
         logs_bkv[done_bk] = -math.inf
         pads_bk = logs_bkv[..., marks.pad]
@@ -259,18 +199,16 @@ class Search:
             score = sum_ / len(tokens[:end]) ** self.beam.penalty
             self.found[self.live[row]].append(Found(tokens[:end], score, sum_))
 
-    def restrict(self, logs_bkv: Tensor, step: int, *, first: int) -> None:
+    def restrict(self, logs_bkv: Tensor, step: int) -> None:
         """Forbid an early end and repeated n-grams, except where a prefix says what comes."""
-        if step < self.beam.shortest:
-            logs_bkv[..., self.marks.end] = -math.inf
-        size = self.beam.no_repeat_ngram
+        free = step >= self.beam.shortest and not self.beam.no_repeat_ngram
         for row, number in enumerate(self.live):
-            if step < len(self.prefix[number]):
-                keep_only(logs_bkv[row], self.prefix[number][step])
-            elif size:
+            prefix = self.prefix[number]
+            if step < len(prefix):
+                keep_only(logs_bkv[row], prefix[step])
+            elif not free:
                 for k, tokens in enumerate(self.tokens_bkt[row].tolist()):
-                    banned = repeats(tokens, size, first)
-                    logs_bkv[row, k, banned] = -math.inf
+                    forbid(logs_bkv[row, k], tokens, step, self.marks.end, self.beam)
 
     def go_on(self, rows: list[int], from_bk: Tensor, token_bk: Tensor, sums_bk: Tensor) -> None:
         """Lengthen these rows: from which beam each text comes, and by which token."""
@@ -304,6 +242,18 @@ def keep_only(logs: Tensor, token: int) -> None:
     own = logs[..., token].clone()
     logs.fill_(-math.inf)
     logs[..., token] = own
+
+
+def forbid(logs_v: Tensor, tokens: list[int], step: int, end: int, asked: Decoding) -> None:
+    """No early end and no n-gram twice; a text that could not go on at all ends."""
+    own = logs_v[end].clone()
+    if step < asked.shortest:
+        logs_v[end] = -math.inf
+    if asked.no_repeat_ngram:
+        first = COUNTED_FROM[asked.style]
+        logs_v[repeats(tokens, asked.no_repeat_ngram, first)] = -math.inf
+        if bool(logs_v.max() == -math.inf):
+            logs_v[end] = own
 
 
 def repeats(tokens: list[int], size: int, first: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from parformer.errors import ConfigError
 from parformer.events import Listener, Watch, nobody
 from parformer.fields import need_at_least
+from parformer.generate.decoding import Decoding
 from parformer.records import Record
 from parformer.store.files import reason, replace_file
 from parformer.verbs import requested
@@ -26,8 +27,12 @@ LONGEST_COPY = 12
 """The same for a model that looks for repeats: it would copy itself for ever."""
 
 
+TOKENS = 200
+"""Written after a prompt unless somebody says otherwise."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class GenerateRequest:
+class GenerateRequest(Decoding):
     """A trained model, and how it is to write on."""
 
     model: Path
@@ -39,12 +44,12 @@ class GenerateRequest:
     input: Path | None = None
     """File of such texts, one in a line."""
     output: Path | None = None
-    """File for the translations, one in a line."""
-    beam: int = 5
-    """Translations that are looked for side by side."""
-    length_penalty: float = 1.0
-    """Above 1: longer translations."""
-    tokens: int = 200
+    """File for the translations, those of a source in one line, with tabs between several."""
+    n_best: int = 1
+    """Translations of each source that are told, best first."""
+    prefix: tuple[str, ...] = ()
+    """What translations have to begin with, one for all or one for each source; may be repeated."""
+    tokens: int | None = None
     """To write at most."""
     temperature: float | None = None
     """Below 1: likely tokens more so."""
@@ -68,12 +73,15 @@ class GenerateRequest:
     """How matrices are kept while text is written on a CPU: fewer bits are read faster."""
 
     def __post_init__(self) -> None:
+        Decoding.__post_init__(self)
         if self.greedy and self.temperature is not None:
             raise ConfigError(
                 f"--greedy and --temperature {self.temperature:g} contradict each other; "
                 "give one of them"
             )
-        need_at_least("beam", self.beam, 1)
+        need_at_least("n_best", self.n_best, 1)
+        if self.tokens is not None:
+            need_at_least("tokens", self.tokens, 1)
         need_at_least("longest_copy", self.longest_copy or 0, 0)
         if self.sources and self.input is not None:
             raise ConfigError("--source and --input are two places of sources; give one of them")
@@ -81,6 +89,33 @@ class GenerateRequest:
             raise ConfigError(f"--weights {self.weights} is for prompts, not for sources")
         if self.output is not None and not self.reads_source:
             raise ConfigError(f"--output {self.output} is for translations; give --input too")
+        if self.reads_source:
+            self.refuse_doubles()
+        elif self.for_sources:
+            raise ConfigError(f"{self.for_sources[0]} is for sources; give --source or --input too")
+
+    def refuse_doubles(self) -> None:
+        """What means nothing where a source is read, or is said twice."""
+        if self.tokens is not None and self.max_len is not None:
+            raise ConfigError(
+                f"--tokens {self.tokens} and --max-len {self.max_len} are two lengths; give one"
+            )
+        if self.stop:
+            raise ConfigError(f"--stop {self.stop[0]!r:.40} is for prompts, not for sources")
+
+    @property
+    def for_sources(self) -> list[str]:
+        """Flags that were given and that only a translator understands."""
+        told = {
+            "--style": self.style != "fairseq",
+            "--length-penalty": self.length_penalty is not None,
+            "--min-len": self.min_len is not None,
+            "--max-len": self.max_len is not None,
+            "--no-repeat-ngram": self.no_repeat_ngram,
+            "--n-best": self.n_best > 1,
+            "--prefix": self.prefix,
+        }
+        return [flag for flag, given in told.items() if given]
 
     @property
     def reads_source(self) -> bool:
@@ -93,6 +128,13 @@ class Written(Record):
 
     prompt: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Translated(Written):
+    """A source, a text for it, and what the search scored that by."""
+
+    score: float
 
 
 def generate(
@@ -128,7 +170,7 @@ def generate(
             model,
             opened.need_tokenizer(),
             asked.prompts,
-            asked.tokens,
+            TOKENS if asked.tokens is None else asked.tokens,
             sampling=sampling,
             seed=asked.seed,
             stop=asked.stop,
@@ -140,9 +182,9 @@ def generate(
 
 def translated(
     asked: GenerateRequest, model: Model, opened: Opened, sampling: Sampling
-) -> tuple[Written, ...]:
+) -> tuple[Translated, ...]:
     """What a model with an encoder makes of its sources."""
-    from parformer.generate.sentences import as_trained, translate_text
+    from parformer.generate.sentences import as_trained, text_options
 
     if model.encoder is None:
         raise ConfigError(
@@ -154,7 +196,11 @@ def translated(
             f"the model in {str(asked.model)!r} translates; give it a --source, or --input FILE"
         )
     sources = asked.sources if asked.input is None else read_sources(asked.input)
-    how: dict[str, Any] = {"beam": asked.beam, "length_penalty": asked.length_penalty}
+    how = asked.decoding | {"n_best": asked.n_best}
+    how["prefix"] = asked.prefix * len(sources) if len(asked.prefix) == 1 else asked.prefix
+    if asked.tokens is not None:
+        # imitkd counts the start too
+        how["max_len"] = asked.tokens + (asked.style == "imitkd")
     drawn = asked.temperature is not None or asked.top_k or asked.top_p < 1
     if asked.greedy or drawn:
         how |= {"sampling": sampling, "seed": asked.seed}
@@ -164,10 +210,15 @@ def translated(
         how["cut"] = opened.recipe.train.task == "summarise"
     else:
         read = list(sources)
-    texts = translate_text(model, opened.need_tokenizer(), read, **how)
+    found = text_options(model, opened.need_tokenizer(), read, **how)
     if asked.output is not None:
-        replace_file(Path(asked.output), "".join(f"{text}\n" for text in texts))
-    return tuple(map(Written, sources, texts))
+        lines = ("\t".join(one.text for one in texts) for texts in found)
+        replace_file(Path(asked.output), "".join(f"{line}\n" for line in lines))
+    return tuple(
+        Translated(source, one.text, one.score)
+        for source, texts in zip(sources, found, strict=True)
+        for one in texts
+    )
 
 
 def read_sources(file: Path) -> tuple[str, ...]:

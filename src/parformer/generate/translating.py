@@ -27,7 +27,8 @@ from parformer.embedding import check_tokens
 from parformer.errors import ConfigError, InputError
 from parformer.evaluate.perplexity import at_rest
 from parformer.fields import check_names, need_at_least
-from parformer.generate.beam import Beam, Found, Marks, Reader, Search, keep_only
+from parformer.generate.beam import Found, Marks, Reader, Search, forbid, keep_only
+from parformer.generate.decoding import Decoding
 from parformer.generate.writing import Sampling
 from parformer.model import Model
 
@@ -77,13 +78,13 @@ def translate(
 ) -> Translations:
     """Texts for each row of `source` (batch, time), best first, and what each scored.
 
-    `search` are the fields of `Beam`: beam, style, length_penalty, min_len, max_len,
+    `search` are the fields of `Decoding`: beam, style, length_penalty, min_len, max_len,
     no_repeat_ngram. With `greedy` the likeliest token is taken each time, with `sampling` one is
     drawn; then `n_best` texts, one unless more are wanted, stand where beams do. `prefix` holds
     the tokens that each text has to begin with. `padding` is true where there is a token.
     """
-    check_names(search, [field.name for field in fields(Beam)], "field of a search")
-    beam = Beam(**search)
+    check_names(search, [field.name for field in fields(Decoding)], "field of a search")
+    beam = Decoding(**search)
     known = model if isinstance(model, Translator) else None
     if isinstance(model, Translator):
         model = model.model
@@ -91,7 +92,8 @@ def translate(
     if greedy and sampling is not None:
         raise ConfigError("greedy and sampling contradict each other; give one of them")
     drawn = Sampling(temperature=0.0) if greedy else sampling
-    check_search(model, source, beam, n_best, drawn, prefix)
+    check_search(model, source, beam, n_best, drawn)
+    check_prefix(model, len(source), marks, beam, prefix)
     if padding is None:
         padding = source != marks.pad
     with at_rest(model):
@@ -108,7 +110,7 @@ def translate(
 def find_marks(
     model: Model,
     known: Translator | None,
-    beam: Beam,
+    beam: Decoding,
     given: tuple[int | None, int | None, int | None],
 ) -> Marks:
     """Start, end and pad: those given, the translator's own, or those of the style."""
@@ -133,10 +135,9 @@ def find_marks(
 def check_search(
     model: Model,
     source: Tensor,
-    beam: Beam,
+    beam: Decoding,
     n_best: int,
     drawn: Sampling | None,
-    prefix: Sequence[Sequence[int]],
 ) -> None:
     """Refuse what cannot be looked for."""
     config = model.config
@@ -159,12 +160,32 @@ def check_search(
             f"a source of {source.shape[1]} tokens exceeds the {config.max_len} places of this "
             "model; cut it, or take a model with a larger max_len"
         )
-    if prefix and len(prefix) != len(source):
-        raise InputError(f"there are {len(prefix)} prefixes for {len(source)} sources")
-    for row, tokens in enumerate(prefix):
-        if any(not 0 <= token < config.vocab_size for token in tokens):
+
+
+def check_prefix(
+    model: Model,
+    sources: int,
+    marks: Marks,
+    beam: Decoding,
+    prefix: Sequence[Sequence[int]],
+) -> None:
+    """Refuse beginnings that no text can have."""
+    if prefix and len(prefix) != sources:
+        raise InputError(f"there are {len(prefix)} prefixes for {sources} sources")
+    room = beam.places(model) - 1
+    for row, tokens in enumerate(prefix, 1):
+        size = model.config.vocab_size
+        if any(not 0 <= token < size for token in tokens):
+            raise InputError(f"prefix {row} is not within the vocabulary of {size}")
+        if {marks.end, marks.pad} & {*tokens}:
             raise InputError(
-                f"prefix {row + 1} is not within the vocabulary of {config.vocab_size}"
+                f"prefix {row} holds the end {marks.end} or the pad {marks.pad}, after which "
+                "nothing comes; leave it out"
+            )
+        if len(tokens) > room:
+            raise InputError(
+                f"prefix {row} has {len(tokens)} tokens, and a text {room} at most; shorten it, "
+                "or raise max_len"
             )
 
 
@@ -172,7 +193,7 @@ def draw_texts(
     model: Model,
     source: Source,
     marks: Marks,
-    beam: Beam,
+    beam: Decoding,
     sampling: Sampling,
     count: int,
     seed: int,
@@ -197,7 +218,7 @@ def draw_texts(
             for place, (n, k) in enumerate(rows):
                 seen_nv[place, texts[n, k]] = True
                 forced = prefix[n] if prefix else ()
-                limit(logs_nv[place], step, marks, beam, forced, last=step == last)
+                limit(logs_nv[place], texts[n, k], marks, beam, forced, last=step == last)
             uniforms = [randoms[row].random() for row in rows]
             chosen = sampling.choose(logs_nv.cpu(), seen_nv, uniforms)
             for place, (row, token) in enumerate(zip(rows, chosen, strict=True)):
@@ -218,21 +239,27 @@ def draw_texts(
 
 
 def limit(
-    logs_v: Tensor, step: int, marks: Marks, beam: Beam, prefix: Sequence[int], *, last: bool
+    logs_v: Tensor,
+    text: list[int],
+    marks: Marks,
+    beam: Decoding,
+    prefix: Sequence[int],
+    *,
+    last: bool,
 ) -> None:
-    """What a text may not go on with, where it is drawn."""
+    """What a text, its start counted, may not go on with, where it is drawn."""
+    step = len(text) - 1
     if last and beam.style == "fairseq":
         keep_only(logs_v, marks.end)
     elif step < len(prefix):
         keep_only(logs_v, prefix[step])
     else:
         logs_v[marks.pad] = -math.inf
-        if step < beam.shortest:
-            logs_v[marks.end] = -math.inf
+        forbid(logs_v, text, step, marks.end, beam)
 
 
 def gathered(
-    found: Sequence[Sequence[Found]], marks: Marks, beam: Beam, whole: bool
+    found: Sequence[Sequence[Found]], marks: Marks, beam: Decoding, whole: bool
 ) -> Translations:
     """Texts of different lengths as one table."""
     fairseq = beam.style == "fairseq"

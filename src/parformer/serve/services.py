@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from parformer.data.tokenizer import Tokenizer
-from parformer.generate.beam import Beam
+from parformer.generate.decoding import STYLES, Decoding
 from parformer.model import Model
 from parformer.predict.request import PredictRequest
 from parformer.predict.telling import Teller, refuse_misfit
@@ -27,6 +27,7 @@ from parformer.store.files import Json
 
 MOST_TEXTS, LONGEST_TEXT = 128, 2**14
 MOST_BEAMS = 16
+LONGEST_NGRAM = 64
 
 
 @dataclass(kw_only=True)
@@ -131,16 +132,13 @@ class Services:
         texts = body.texts("text", MOST_TEXTS, LONGEST_TEXT)
         if not texts or not all(text.strip() for text in texts):
             raise Refused("text holds what is to be translated, one text or several", param="text")
-        beam = body.whole("beam", 5, 1, MOST_BEAMS)
-        penalty = body.number("length_penalty", 1.0, -5.0, 5.0)
-        Beam(beam=beam, length_penalty=penalty)
+        asked = wanted(body, self.most)
         body.ignore("model")
         body.refuse_rest()
 
         def work() -> Json:
-            how: Json = {"beam": beam, "length_penalty": penalty}
             read = as_trained(texts, lower=self.lower, words=self.source_words)
-            found = translate_text(self.model, self.tokenizer, read, **how)
+            found = translate_text(self.model, self.tokenizer, read, **asked.decoding)
             return {"translations": [{"text": text} for text in found], "model": self.name}
 
         return work
@@ -172,6 +170,28 @@ class Services:
             return {"object": "list", "data": data, "model": self.name, "usage": usage}
 
         return work
+
+
+def wanted(body: Body, most: int) -> Decoding:
+    """How a client wants its texts to be looked for."""
+    style = body.text("style", "fairseq")
+    if style not in STYLES:
+        raise Refused(f"style is one of {', '.join(STYLES)}, got {style!r:.40}", param="style")
+    own = {"min_len": (0, most), "max_len": (2, most)}
+    lengths = {
+        name: None if body.take(name) is None else body.whole(name, low, low, high)
+        for name, (low, high) in own.items()
+    }
+    penalty = None
+    if body.take("length_penalty") is not None:
+        penalty = body.number("length_penalty", 1.0, -5.0, 5.0)
+    return Decoding(
+        beam=body.whole("beam", 5, 1, MOST_BEAMS),
+        style=cast(Literal["fairseq", "imitkd"], style),
+        length_penalty=penalty,
+        no_repeat_ngram=body.whole("no_repeat_ngram", 0, 0, LONGEST_NGRAM),
+        **lengths,
+    )
 
 
 def embed(model: Model, rows: tuple[tuple[int, ...], ...]) -> Tensor:
