@@ -10,7 +10,7 @@ import torch
 
 import parformer as pf
 from parformer.cli import main
-from parformer.compress import job, steps
+from parformer.compress import job, steps, trying, worth
 from parformer.compress.choosing import choose, prices, size_price
 from parformer.compress.coding import coded_maps, decoded
 from parformer.compress.receipt import Figures
@@ -147,8 +147,11 @@ def without_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(job, "weigh", sizes_alone)
     monkeypatch.setattr(job, "write_samples", lambda *_: "")
-    for name, few in (("TRIED", 512), ("BATCHES", 2), ("CALIBRATED", 512)):
-        monkeypatch.setattr(steps, name, few)
+    for module, name, few in (
+        *((steps, "TRIED", 512), (steps, "CALIBRATED", 512), (trying, "TRIED", 512)),
+        *((worth, "TRIED", 512), (worth, "BATCHES", 2)),
+    ):
+        monkeypatch.setattr(module, name, few)
 
 
 def killed(*_: object, **__: object) -> None:
@@ -262,6 +265,7 @@ def test_what_matters_least_goes_first() -> None:
         ({"by": "prune,distil"}, "zeros would be filled again; prune after it"),
         ({"bits": 5}, "bits are 8, or 2 to 4"),
         ({"sparsity": 1.5}, "between 0 and 1"),
+        ({"score": "luck"}, "unknown score 'luck'"),
         ({"limits": ("size=1parsec",)}, "unit"),
         ({"limits": ("loss=much",)}, "loss=.1%"),
         ({"limits": ("size=1MB", "size=2MB")}, "two limits of size"),

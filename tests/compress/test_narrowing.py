@@ -10,7 +10,7 @@ import parformer as pf
 from parformer.blocks.linear import Linear
 from parformer.blocks.places import sinusoids
 from parformer.blocks.sru import Recurrent
-from parformer.compress.choosing import Prices, choose, prices, size_price, stream_worth
+from parformer.compress.choosing import Prices, choose, measured_worth, prices, size_price
 from parformer.compress.coding import coded
 from parformer.compress.narrowing import along, narrowed, obstacle, refitted
 from parformer.compress.shrinking import STREAM, importance, shrunk
@@ -159,7 +159,7 @@ def test_what_is_measured_decides_how_many_channels_go() -> None:
         asked.append(stays_c)
         return losses[len(stays_c)]
 
-    worth = stream_worth(scores, grows)
+    worth = measured_worth(scores, grows)
     assert [len(one) for one in asked] == [112, 96, 64]
     gone = torch.ones(128, dtype=torch.bool).index_fill(0, asked[0], False)
     assert scores[gone].max() <= scores[~gone].min()

@@ -17,7 +17,7 @@ from parformer.costs import cost
 from parformer.data.tokenizers import load_tokenizer
 from parformer.errors import ConfigError
 from parformer.model import Model, count_parameters
-from tests.compress.test_job import QUICK, SMALL
+from tests.compress.test_job import QUICK, SMALL, without_clock
 from tests.compress.test_shrinking import alive
 
 WORDS = ("data.tokenizer=bpe", "data.vocab_size=420")
@@ -161,3 +161,20 @@ def test_what_cannot_lose_words_says_so(trained: Path, tmp_path: Path) -> None:
         with_tokens(alive("llama-pocket", pattern="nsf"), torch.arange(9))
     with pytest.raises(ConfigError, match="pad is token 5"):
         with_tokens(alive("llama-pocket", pattern="sf", pad=5), torch.arange(4))
+
+
+def test_limits_that_bits_do_not_reach_cut_words_first(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_clock(monkeypatch)
+    asked = {"model": trained / "run", "corpus": str(trained / "some.txt"), "updates": 1, **QUICK}
+    plan = pf.compress(run=tmp_path / "fewest", limits=("size=0.05x",), **asked).plan
+    assert plan is not None
+    bits = min(one.size for one in plan.tried if one.step == "quantize")
+    words = next(one for one in plan.tried if one.step == "vocabulary")
+    assert words.loses == 0.0, "none of them is in the text"
+    limits = (f"size={1.01 * bits * words.size:.4f}x", "loss=+50%")
+    result = pf.compress(run=tmp_path / "few", limits=limits, **asked)
+    assert [stair.name for stair in result.stairs[1:]] == ["vocabulary", "quantize"]
+    assert result.plan is not None
+    assert result.plan.steps[0].left == words.left

@@ -14,7 +14,7 @@ from parformer.fields import read_seconds
 
 EXAMPLES = """\
   parformer compress first                                   8 bits, with a receipt
-  parformer compress first --limit size=1MB                  four bits where they cost least
+  parformer compress first --limit size=1MB                  planned by what is tried
   parformer compress first --by quantize --bits 4            four bits for all
   parformer compress first --limit latency=0.7x --limit loss=+2% --time 10m
   parformer compress first --corpus notes.txt --by vocabulary,quantize   fewer words

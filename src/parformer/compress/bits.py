@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from parformer.blocks.coded import NARROW, WIDE, CodedLinear
 from parformer.compress.coding import code, coded
 from parformer.model import Model
+from parformer.records import Record
 from parformer.weights import matrices, named_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Borne:
+class Borne(Record):
     """What a matrix costs in few bits."""
 
     plain: int
@@ -26,6 +27,13 @@ class Borne:
     """Bytes as it is, in eight bits and in four."""
     loses: float
     """What the loss grows by in four bits, as a share; noise may make it negative."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bearing(Record):
+    """The same of every matrix, by name."""
+
+    matrices: Mapping[str, Borne]
 
 
 def sensitivity(

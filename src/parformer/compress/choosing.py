@@ -26,7 +26,7 @@ FEWEST_CHANNELS = 16
 FEWEST_BLOCKS = 2
 """Blocks of a stack that stay, whatever the limit."""
 SHARES = (1 / 8, 1 / 4, 1 / 2)
-"""Of the stream's channels, without which the loss is measured; no more of them go."""
+"""Of units whose loss is measured, such as the stream's channels; no more of them go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +76,21 @@ def prices(model: Model, price: Callable[[Model], float], *, stream: bool = Fals
     return Prices(fixed=fixed, unit=unit)
 
 
-def stream_worth(scores: Tensor, grows: Callable[[Tensor], float]) -> Tensor:
-    """What the loss grows by with each channel that goes, the least first, by measurement.
+def together(count: int) -> int:
+    """How many of so many units go or stay together."""
+    return FEWEST_CHANNELS if count > FEWEST_CHANNELS * 2 else 1
 
-    `scores` say which go first; `grows` tells what the loss grows by with these channels alone.
+
+def measured_worth(scores: Tensor, grows: Callable[[Tensor], float]) -> Tensor:
+    """What the loss grows by with each unit that goes, the least first, by measurement.
+
+    `scores` say which go first; `grows` tells what the loss grows by with these units alone.
     """
-    count, order = len(scores), scores.argsort()
+    count, order, few = len(scores), scores.argsort(), together(len(scores))
     worth = torch.full((count,), torch.inf, dtype=torch.float64)
     gone, lost, dearest = 0, 0.0, 0.0
     for share in SHARES:
-        more = int(share * count) // FEWEST_CHANNELS * FEWEST_CHANNELS
+        more = int(share * count) // few * few
         if more <= gone:
             continue
         grown = max(lost, grows(order[more:].sort().values))
@@ -172,7 +177,7 @@ def parts(
     """What of a block can go next: its least units, or all of it."""
     kind = kinds[path]
     found = []
-    few = FEWEST_CHANNELS if worth is not None and len(worth) > FEWEST_CHANNELS * 2 else 1
+    few = together(0 if worth is None else len(worth))
     if worth is not None and left > few:
         scores = worth.sort(descending=True).values
         loses = float(scores[left - few : left].sum())

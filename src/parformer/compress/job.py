@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from parformer import __version__
+from parformer.compress.planning import Plan, Planned
 from parformer.compress.receipt import Bench, bytes_of, weigh
 from parformer.compress.refusing import refuse_early
 from parformer.compress.replacing.result import Replacement
-from parformer.compress.request import CompressRequest, Targets
+from parformer.compress.request import CompressRequest
 from parformer.compress.result import ORIGINAL, CompressResult, Stair
 from parformer.compress.standing import Standing
 from parformer.compress.steps import STEPS, finite, trains
+from parformer.compress.trying import planned
 from parformer.compress.work import Work
 from parformer.data.foreign import read_folder_tokenizer
 from parformer.data.tokenizers import Tokenizer, load_tokenizer
@@ -36,6 +38,7 @@ from parformer.model import Model, load
 from parformer.recipe import Recipe
 from parformer.report.compressed import compressed_page
 from parformer.search.machine import Machine
+from parformer.store.cache import digest
 from parformer.store.files import read_json, replace_file, sha256
 from parformer.store.folder import MANIFEST
 from parformer.tasks import find_task
@@ -68,8 +71,7 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
     prepared = texts_of(request, opened, watch)
     recipe = recipe_of(opened, model, prepared, request.corpus)
     bench = Bench(recipe, prepared, request.tokens, request.rounds, request.threads)
-    steps = request.steps or planned(request.targets)
-    refuse_early(request, steps[0], model, prepared.tokenizer)
+    refuse_early(request, model, prepared.tokenizer)
     make_folder(path)
     if (path / METRICS).exists():
         raise ConfigError(f"{str(path)!r} holds a training; choose another --run")
@@ -77,27 +79,24 @@ def compress_model(request: CompressRequest, watch: Watch) -> CompressResult:
         start_run(path, recipe, prepared.tokenizer)
         opened = in_our_form(opened, model, path)
         standing = begin(model, opened, bench, watch)
-        first = standing.stairs[0].figures
 
         def read(tokenizer: Tokenizer) -> Prepared:
             return texts_of(request, replace(opened, tokenizer=tokenizer), watch)
 
-        trainings = max(1, sum(trains(name, request) for name in steps))
-        for number, name in enumerate(steps, start=1):
-            work = Work(
-                request=request,
-                targets=request.targets,
-                bench=standing.bench,
-                size=first.size,
-                latency=first.token,
-                original=standing.teacher,
-                folder=path / "steps" / f"{number}-{name}",
+        plan, steps = steps_for(request, standing, path, watch)
+        trainings = max(1, sum(trains(step.name, request) for step in steps))
+        names = tuple(step.name for step in steps)
+        for number, step in enumerate(steps, start=1):
+            work = replace(
+                work_for(request, standing, path / "steps" / f"{number}-{step.name}", watch),
                 seconds=(request.time or TRAINING_SECONDS) / trainings,
-                watch=watch,
+                left=step.left,
+                grown=standing.grown,
             )
-            take(name, work, standing, read, steps[number:])
+            take(step.name, work, standing, read, names[number:])
         prompt = write_samples(standing, request.seed)
         result = finish(request, bench, standing, prompt, time.monotonic() - began)
+        result = replace(result, plan=plan)
         keep(path, result, standing)
     return replace(result, run=path)
 
@@ -139,11 +138,32 @@ def recipe_of(opened: Opened, model: Model, prepared: Prepared, corpus: str) -> 
     return replace(known, model=model.config, search=None).replaced(about)
 
 
-def planned(targets: Targets) -> tuple[str, ...]:
-    """What limits ask for: bits where it is size, less of everything where it is time."""
-    if targets.latency is not None:
-        return ("shrink", "distil", "quantize")
-    return ("quantize",)
+def steps_for(
+    request: CompressRequest, standing: Standing, path: Path, watch: Watch
+) -> tuple[Plan | None, tuple[Planned, ...]]:
+    """The steps that were named; for limits alone those that trials speak for, and why."""
+    if request.steps or not request.limits:
+        return None, tuple(Planned(name=name) for name in request.steps or ("quantize",))
+    work = work_for(request, standing, path / "steps" / "plan", watch)
+    source, text = identity(standing.folders[ORIGINAL]), standing.bench.prepared.identity
+    plan = planned(standing.models[ORIGINAL], work, path, digest([source, text, wishes(request)]))
+    watch.notice(plan.words())
+    return plan, plan.steps
+
+
+def work_for(request: CompressRequest, standing: Standing, folder: Path, watch: Watch) -> Work:
+    """What a step with such a folder may ask for."""
+    first = standing.stairs[0].figures
+    return Work(
+        request=request,
+        targets=request.targets,
+        bench=standing.bench,
+        size=first.size,
+        latency=first.token,
+        original=standing.teacher,
+        folder=folder,
+        watch=watch,
+    )
 
 
 def begin(model: Model, opened: Opened, bench: Bench, watch: Watch) -> Standing:
@@ -210,7 +230,8 @@ def write_step(folder: Path, model: Model, told: str, source: Path, work: Work) 
 def note_of(source: Path, work: Work) -> dict[str, str]:
     """What a step's outcome is known again by; older versions did not write all of it."""
     text = work.bench.prepared.identity
-    return {"source": identity(source), "asked": wishes(work.request), "text": text}
+    asked = wishes(work.request) + ("" if work.left is None else f" left={work.left}")
+    return {"source": identity(source), "asked": asked, "text": text}
 
 
 def tokenizer_of(work: Work) -> Tokenizer:
@@ -226,7 +247,8 @@ def identity(folder: Path) -> str:
 def wishes(request: CompressRequest) -> str:
     """What a step's outcome depends on."""
     asked = replace(request, model=Path(), by="", tokens=1024, rounds=6, threads=None)
-    return repr(replace(asked, run=None, local="", command=""))
+    told = repr(replace(asked, run=None, local="", command=""))
+    return told.replace(", score='gradient'", "")  # as it was told before there was a choice
 
 
 def write_samples(standing: Standing, seed: int) -> str:

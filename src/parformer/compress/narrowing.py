@@ -224,3 +224,12 @@ def channel_changes(model: Model, axes: Axes) -> Tensor:
             for part_c in slices(weight.detach() * weight.grad, axes[name]):
                 total_c -= part_c
     return total_c
+
+
+def channel_sizes(model: Model, axes: Axes) -> Tensor:
+    """The size of all weights of each channel together."""
+    total_c = torch.zeros(model.config.d_model)
+    for name, weight in named_tensors(model).items():
+        for part_c in slices(weight.detach().float().square(), axes[name]):
+            total_c += part_c
+    return total_c.sqrt()

@@ -18,9 +18,9 @@ from parformer.model import Model
 from parformer.weights import named_tensors
 
 
-def refuse_early(request: CompressRequest, first: str, model: Model, tokenizer: Tokenizer) -> None:
-    """Refuse a model, or its `first` step, for what it is."""
-    place = str(request.model)
+def refuse_early(request: CompressRequest, model: Model, tokenizer: Tokenizer) -> None:
+    """Refuse a model, or the first step that was named, for what it is."""
+    place, first = str(request.model), (request.steps or ("quantize",))[0]
     if list(coded_maps(model)):
         raise ConfigError(
             f"{place!r} is quantized already, and that comes last; to {first} compress the model "

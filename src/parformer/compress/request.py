@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from parformer.compress.replacing.wanted import Wanted, read_wanted
 from parformer.errors import ConfigError
@@ -13,6 +14,7 @@ from parformer.search.limits import Limit, read_limit
 
 STEPS = ("vocabulary", "replace", "shrink", "distil", "prune", "quantize")
 """What can be done to a model, in the order in which it is usually done."""
+Score = Literal["gradient", "magnitude", "loss"]
 LIMITED = ("size", "latency")
 USUALLY = ("s=r,f,i",)
 """What may be replaced where nobody says."""
@@ -29,10 +31,13 @@ class CompressRequest:
     """What it may need in the end: size=2MB, latency=0.7x, and what its loss may grow by, loss=+1%;
     may be repeated."""
     by: str = ""
-    """Steps in their order, such as shrink,distil,quantize; without them, whatever the limits ask
-    for."""
+    """Steps in their order, such as shrink,distil,quantize; without them a plan is made of what is
+    tried under the limits."""
     replace: tuple[str, ...] = ()
     """Blocks that may go, and what may stand in their places: s=r,f,i; may be repeated."""
+    score: Score = "gradient"
+    """How heads and channels are told that matter least, where a model is shrunk: by gradients, by
+    the size of what they write, or by the loss without an eighth, a quarter and half of them."""
     bits: int = 0
     """Bits of all weights where quantized: 8, or 4 and fewer; 0 means by what each matrix bears."""
     activations: bool = False
@@ -64,6 +69,7 @@ class CompressRequest:
         check_names(self.steps, STEPS, "step of a compression")
         if len(set(self.steps)) < len(self.steps):
             raise ConfigError(f"by {self.by!r} names a step twice; give each once")
+        check_names([self.score], get_args(Score), "score")
         if self.bits and self.bits != 8 and not 2 <= self.bits <= 4:
             raise ConfigError(f"bits are 8, or 2 to 4; got {self.bits}")
         if not 0 < self.sparsity < 1:

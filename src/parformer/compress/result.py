@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from parformer.compress.planning import Plan
 from parformer.compress.receipt import Change, Figures
 from parformer.compress.replacing.result import Replacement
 from parformer.records import Record, Result
@@ -54,6 +55,8 @@ class CompressResult(Result):
     """The original first."""
     kept: bool
     """Whether all limits are kept."""
+    plan: Plan | None = None
+    """What was decided by limits alone, where nobody named the steps."""
     prompt: str = ""
     seconds: float
     device: Machine

@@ -24,7 +24,7 @@ from parformer.blocks.attention import SelfAttention
 from parformer.blocks.base import Block
 from parformer.compress.coding import coded_maps
 from parformer.compress.cuts import BIASES, cut, units, written
-from parformer.compress.narrowing import Axes, channel_changes, narrowed
+from parformer.compress.narrowing import Axes, channel_changes, channel_sizes, narrowed
 from parformer.errors import ConfigError
 from parformer.model import Model, build_from
 from parformer.pattern import BlockSpec, Pattern
@@ -169,9 +169,9 @@ def importance(
     return {path: total / count for path, total in found.items()}
 
 
-def magnitude(model: Model) -> dict[str, Tensor]:
-    """The size of every unit's outgoing weights, by block."""
-    found = {}
+def magnitude(model: Model, axes: Axes | None = None) -> dict[str, Tensor]:
+    """The size of every unit's outgoing weights, by block; with `axes` that of channels as well."""
+    found = {} if axes is None else {STREAM: channel_sizes(model, axes)}
     for path, block in places(model):
         if units(block):
             norms_i = written(block).detach().square().sum(0)

@@ -6,44 +6,31 @@ not its business: what it gives is measured beside what there was before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from parformer.blocks.coded import NARROW, WIDE
-from parformer.compress.bits import by_loss, by_size, sensitivity
-from parformer.compress.choosing import (
-    FEWEST_BLOCKS,
-    FEWEST_CHANNELS,
-    blocks_in,
-    choose,
-    prices,
-    root_of,
-    size_price,
-    stream_worth,
-)
+from parformer.compress.bits import Bearing, Borne, by_loss, by_size, sensitivity
 from parformer.compress.coding import Reading, coded
-from parformer.compress.narrowing import along, obstacle
-from parformer.compress.receipt import Bench, token_seconds
-from parformer.compress.replacing.step import replace_blocks
+from parformer.compress.receipt import Bench
+from parformer.compress.replacing.step import kept, replace_blocks
 from parformer.compress.request import CompressRequest
-from parformer.compress.shrinking import STREAM, Kept, importance, places, shrunk
 from parformer.compress.training import trained_on
 from parformer.compress.vocabulary import cut_vocabulary
-from parformer.compress.work import ATTEMPTS, TRIED, Work, wanted_share
+from parformer.compress.work import TRIED, Work, wanted_share
+from parformer.compress.worth import find_worth
 from parformer.costs import cost
 from parformer.errors import ConfigError
 from parformer.evaluate.perplexity import evaluate
 from parformer.model import Model
-from parformer.tasks import find_task
+from parformer.store.cache import digest
+from parformer.train.start import Start
 from parformer.weights import matrices, named_tensors
 
 CALIBRATED = 8_192
 """Tokens of training text that reaches are learned from."""
-BATCHES = 8
-"""Batches of training text whose gradients tell what matters."""
 CAREFUL = 0.5
 """Share of what may be lost that single matrices may lose together: their sum is an estimate."""
 
@@ -124,10 +111,25 @@ def choose_bits(model: Model, work: Work) -> dict[str, int]:
     most = work.targets.bytes(work.size)
     if most is None and work.targets.loss is None:
         return dict.fromkeys(places, WIDE)
-    borne = sensitivity(model, lambda m: work.bench.train_loss(m, TRIED), work.watch.preparing)
-    if most is not None:
-        return by_size(borne, rest + overhead(model), most)
-    return by_loss(borne, CAREFUL * work.targets.may_lose)
+    borne, left = borne_by(model, work), work.targets.may_lose - work.grown
+    careful = by_loss(borne, CAREFUL * left)
+    if most is None:
+        return careful
+    bits = by_size(borne, rest + overhead(model), most)
+    loses = sum(max(0.0, borne[name].loses) for name in bits if bits[name] < WIDE)
+    return bits if work.targets.loss is None or loses <= left else careful
+
+
+def borne_by(model: Model, work: Work) -> dict[str, Borne]:
+    """What each matrix costs in few bits, which is found out once for a model and a text."""
+    source = Start(Path(), model, work.bench.prepared.tokenizer).identity()
+    key = digest([source, work.bench.prepared.identity, TRIED])[:12]
+
+    def find() -> Bearing:
+        say = work.watch.preparing
+        return Bearing(matrices=sensitivity(model, lambda m: work.bench.train_loss(m, TRIED), say))
+
+    return dict(kept(work.folder.parent / f"bits-{key}.json", Bearing, find).matrices)
 
 
 def overhead(model: Model) -> int:
@@ -171,48 +173,11 @@ def prune(model: Model, work: Work) -> tuple[Model, str]:
 
 def shrink(model: Model, work: Work) -> tuple[Model, str]:
     """Fewer heads, channels and blocks, until a step or a file is as small as asked."""
-    by_time = work.targets.latency is not None or work.targets.size is None
-    price = partial(token_seconds, work.bench) if by_time else size_price
-    whole = price(model)
-    share = wanted_share(work, by_time)
-    say = work.watch.preparing
-    say("finding out what matters", 0.1)
-    narrows = model.config.d_model >= 4 * FEWEST_CHANNELS and not obstacle(model)
-    worth = importance(model, losses(model, work.bench), along(model) if narrows else None)
-    before = work.bench.train_loss(model, TRIED)
-
-    def grows(kept: Kept) -> float:
-        return work.bench.train_loss(shrunk(model, kept), TRIED) - before
-
-    blocks = {}
-    count = blocks_in(model)
-    for number, (path, _) in enumerate(places(model)):
-        say(f"trying without {path}", 0.2 + 0.5 * number / sum(count.values()))
-        if count[root_of(path)] > FEWEST_BLOCKS:
-            blocks[path] = grows({path: None})
-    if narrows:
-        say("trying a narrower stream", 0.7)
-        worth[STREAM] = stream_worth(worth[STREAM], lambda stays: grows({STREAM: stays}))
-    known, aim = prices(model, price, stream=narrows), share
-    made = model
-    for _ in range(ATTEMPTS):
-        made = shrunk(model, choose(model, worth, blocks, known, (1 - aim) * whole))
-        reached = price(made) / whole
-        if reached <= share:
-            break
-        aim *= share / reached
+    made = find_worth(model, work).within(wanted_share(work))
     lost = cost(model.config).parameters - cost(made.config).parameters
     wide = made.config.d_model
     width = f", {wide} channels wide" if wide < model.config.d_model else ""
     return made, f"{made.config.pattern}{width}: {lost:,} parameters fewer"
-
-
-def losses(model: Model, bench: Bench) -> Iterator[Tensor]:
-    """Losses of some batches of training text, each with its gradient to come."""
-    task = find_task(bench.recipe)
-    batches = task.batches(bench.prepared.splits["train"].tokens)
-    for number in range(BATCHES):
-        yield task.loss(model, batches.at(number), None).total
 
 
 STEPS: dict[str, Step] = {

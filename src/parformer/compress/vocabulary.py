@@ -15,7 +15,6 @@ whatever was lost is spelled in smaller pieces, or unknown where there are none.
 
 from __future__ import annotations
 
-from functools import partial
 from math import ceil
 
 import numpy as np
@@ -24,10 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parformer.blocks.ngrams import NGramMemory
-from parformer.compress.choosing import size_price
 from parformer.compress.coding import coded_maps
-from parformer.compress.receipt import token_seconds
 from parformer.compress.work import ATTEMPTS, Work, wanted_share
+from parformer.compress.worth import price_of
 from parformer.data.fewer import fewer
 from parformer.data.labelled import Labelled, unpacked
 from parformer.data.tokenizers import TOKENIZER, Tokenizer
@@ -135,11 +133,10 @@ def cut_vocabulary(model: Model, work: Work) -> tuple[Model, str]:
     # per example or hidden word, losses of texts that are cut otherwise do not compare
     share = work.targets.may_lose if work.bench.reads_on else 0.0
     made, smaller, kept = without_least(model, tokenizer, counts, 0, share)
-    by_time = work.targets.latency is not None
-    if by_time or work.targets.size is not None:
-        price = partial(token_seconds, work.bench) if by_time else size_price
+    if work.targets.latency is not None or work.targets.size is not None:
+        price = price_of(work)
         before = price(model)
-        most = wanted_share(work, by_time) * before
+        most = wanted_share(work) * before
         for _ in range(ATTEMPTS):
             gone, saved = whole - made.config.vocab_size, before - price(made)
             if before - saved <= most:

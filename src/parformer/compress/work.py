@@ -32,14 +32,25 @@ class Work:
     """The folder of the model that all began with."""
     folder: Path
     """Where the step may keep things."""
-    seconds: float
-    """For training."""
     watch: Watch
+    seconds: float = 0.0
+    """For training."""
+    left: float | None = None
+    """What a plan leaves of the time, or the bytes, that the model takes before this step."""
+    grown: float = 0.0
+    """What the loss has grown by so far, as a share."""
+
+    @property
+    def by_time(self) -> bool:
+        """Whether parts are chosen by the time that they take, not by their bytes."""
+        return self.targets.latency is not None or self.targets.size is None
 
 
-def wanted_share(work: Work, by_time: bool) -> float:
+def wanted_share(work: Work) -> float:
     """How much of the time, or of the bytes, may be left."""
-    if not by_time:
+    if work.left is not None:
+        return work.left
+    if not work.by_time:
         most = work.targets.bytes(work.size)
         assert most is not None
         return min(1.0, most / work.size)

@@ -6,6 +6,7 @@ from html import escape
 
 from rich.table import Table
 
+from parformer.compress.planning import Plan
 from parformer.compress.receipt import Change, Figures
 from parformer.compress.result import CompressResult, Stair
 from parformer.report import figures as draw
@@ -23,6 +24,10 @@ WHAT = (
 RECALL = (
     "Copying and recall: how often a model finds again what it has just read, among common tokens "
     "in an order that means nothing; whoever guesses reaches {copying:.0%} and {recall:.0%}."
+)
+PLANNED = (
+    "Losses are of some training text, without teaching; of words it is the share of the text that "
+    "is spelled otherwise."
 )
 HEADS = ("size", "one token", "64 tokens", "memory")
 
@@ -54,6 +59,8 @@ def compressed_page(found: CompressResult) -> str:
         ),
         ("What was done?", [Part(table(["", "what", "judged", "took"], done), "")]),
     ]
+    if found.plan is not None:
+        sections.append(planned_section(found.plan))
     for stair in found.stairs:
         if stair.replacement is not None:
             sections += replaced_sections(stair.replacement, found.unit)
@@ -82,6 +89,22 @@ def judged(stair: Stair) -> str:
     if stair.judged_with:
         return f"lost more than it may, and was judged with {stair.judged_with}"
     return "taken"
+
+
+def planned_section(plan: Plan) -> Section:
+    """What was tried on the original alone, and what was decided by it."""
+    rows = [
+        [
+            one.step,
+            one.what,
+            f"{one.size:.0%}",
+            f"{one.time:.0%}" if one.time != 1 else "",
+            f"{signed(one.loses, 2)}",
+        ]
+        for one in plan.tried
+    ]
+    shown = table(["", "what was tried", "bytes left", "time left", "loss"], rows)
+    return ("What was planned, and why?", [Part(shown, f"{plan.words()} {PLANNED}")])
 
 
 def staircase(found: CompressResult, what: str) -> draw.Plot:

@@ -94,12 +94,8 @@ class Replacing:
         return find_places(self.model, self.work.request.replacements)
 
     @cached_property
-    def by_time(self) -> bool:
-        return self.work.targets.latency is not None or self.work.targets.size is None
-
-    @cached_property
     def limit(self) -> float:
-        return wanted_share(self.work, self.by_time)
+        return wanted_share(self.work)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -113,7 +109,7 @@ class Replacing:
             Start(Path(), self.model, prepared.tokenizer).identity(),
             prepared.identity,
             repr([self.where.paths, self.where.space]),
-            *map(str, (request.seed, request.updates, self.work.seconds, self.by_time)),
+            *map(str, (request.seed, request.updates, self.work.seconds, self.work.by_time)),
         )
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
         return self.work.folder / key
@@ -128,7 +124,7 @@ class Replacing:
         say = self.work.watch.preparing
 
         def measure() -> Prices:
-            if not self.by_time:
+            if not self.work.by_time:
                 return counted_prices(self.where, self.model)
             bench, told = self.work.bench, "timing what blocks cost, in turns"
             swap = lambda picks: self.swap(picks, dict(first))  # noqa: E731
@@ -227,7 +223,7 @@ class Replacing:
             proposed = self.proposed(prices, aim)
             if not proposed:
                 break
-            seen = self.timed(proposed) if self.by_time else [(one, 0.0) for one in proposed]
+            seen = self.timed(proposed) if self.work.by_time else [(one, 0.0) for one in proposed]
             fits = [one for one, least in seen if least <= self.limit]
             if fits:
                 best = sorted(fits, key=lambda one: one.before)
