@@ -115,13 +115,22 @@ class TrainRequest:
             },
         )
 
+    @property
+    def preset(self) -> str:
+        """The model that is meant: a preset's translator, where that is what the task needs."""
+        if not self.model or self.start:
+            return self.model
+        from parformer.train.tuning import translator_of
+
+        return translator_of(self.model, self.chosen)
+
     def recipe(self) -> Recipe | None:
         """What is asked for; None where that is whatever the run says."""
         if self.model or self.start:
             from parformer.train.tuning import recipe_for
 
             chosen = self.chosen
-            return recipe_for(self.model, str(chosen.get("train.start", "")), chosen)
+            return recipe_for(self.preset, str(chosen.get("train.start", "")), chosen)
         if not self.chosen:
             return None
         from parformer.train.run import read_run
@@ -135,7 +144,7 @@ class TrainRequest:
             return Path(self.run)
         recipe = self.recipe()
         assert recipe is not None, "a model or a start was named"
-        return Path("runs") / run_name(self.model or self.start, recipe)
+        return Path("runs") / run_name(self.preset or self.start, recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,12 +203,15 @@ def train(
         workers_from(device=asked.device, shard=asked.shard) as workers,
         within_memory(needs),
     ):
+        told = Watch(watch if workers.first else nobody)
+        if asked.preset != asked.model:
+            told.notice(f"{asked.model} has no encoder, so {asked.preset} is trained.")
         outcome = train_model(
             recipe,
             path,
             chosen=asked.chosen,
             workers=workers,
-            watch=Watch(watch if workers.first else nobody),
+            watch=told,
             beside=asked.beside,
         )
         unit = unit_of(read_run(path), read_run_tokenizer(path))

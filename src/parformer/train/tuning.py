@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from parformer.config import presets
 from parformer.data.benchmarks import BENCHMARKS
 from parformer.data.sides import Sides
 from parformer.errors import ConfigError
@@ -42,6 +43,8 @@ LABELLED: dict[str, object] = {
 }
 """For labelled texts: all are scored, and no two batches have one shape."""
 SCRATCH: dict[str, object] = {"train.epochs": 10.0, "train.batch": 16}
+TRANSLATING = ("translate", "summarise")
+"""Tasks that need an encoder."""
 MARKED = ("wordpiece", "unigram")
 """Tokenizers that have tokens to stand around texts."""
 
@@ -89,6 +92,15 @@ def told_tokenizer(tokenizer: Tokenizer, start: str) -> dict[str, object]:
         separate = "separate" if tokenizer.separate else "joint"
         return {"data.tokenizer": kind, "data.vocabularies": separate}
     return {"data.tokenizer": str(Path(start) / "tokenizer.json") if kind == "hf" else kind}
+
+
+def translator_of(model: str, chosen: dict[str, object]) -> str:
+    """The preset's own translator, where pairs are to be learned and the preset has no encoder."""
+    task, translator = chosen.get("train.task", "auto"), f"{model}-translation"
+    asks = task in TRANSLATING or (task == "auto" and bool(chosen.get("data.pair")))
+    if not asks or translator not in presets():
+        return model
+    return model if read_recipe(model, chosen).model.source is not None else translator
 
 
 def recipe_for(model: str, start: str, chosen: dict[str, object]) -> Recipe:
