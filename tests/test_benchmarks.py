@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -236,3 +237,89 @@ def test_the_stairs_of_lite_transformer_have_the_papers_sizes(
             for name in ("transformer", "lite")
         ]
         assert sizes[0] > 2.3 * sizes[1]
+
+
+def fit_line(seed: int, test: float, **more: Any) -> dict[str, Any]:
+    usual = {
+        "part": "fit", "text": "words", "minutes": 6.0, "seed": seed, "took": 339, "test": test,
+        "ngram": 2.0, "order": 6, "counts": 1.5, "counts_bytes": 6_000_000, "pattern": "nrfsf",
+        "updates": 5000, "predicted_off": 0.04, "cpu": "some", "date": "2026-11-19",
+    }  # fmt: skip
+    return usual | more
+
+
+def test_regret_is_beside_the_best_that_is_known_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    fits = load("fit", monkeypatch)
+    single = {"part": "alone", "text": "words", "minutes": 6.0, "seed": 0, "alone": 1.1}
+    some = [fit_line(0, 1.21), fit_line(1, 1.32), single | {"alone": 1.2}, single | {"seed": 1}]
+    (cells,) = fits.rows(some)
+    told = dict(zip(fits.HEADS, cells, strict=True))
+    assert told["regret"] == "+15.0% (+10.0% … +20.0%)"
+    (cells,) = fits.rows([*some, fit_line(2, 1.0)])  # a fit that is better than all of them
+    assert dict(zip(fits.HEADS, cells, strict=True))["regret"].endswith("(+0.0% … +32.0%)")
+    (cells,) = fits.rows(some[:2])
+    assert (
+        dict(zip(fits.HEADS, cells, strict=True))["regret"] == ""
+    )  # nothing was trained by itself
+
+
+def test_counting_has_as_many_bytes_as_the_largest_winner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    fits = load("fit", monkeypatch)
+    old = [fit_line(0, 1.2), fit_line(1, 1.2, size=7_000_000)]
+    assert fits.largest(old) == fits.UNSIZED  # what does not say is not taken for small
+    new = [fit_line(0, 1.2, size=7_000_000), fit_line(1, 1.2, size=8_500_000, finalists_off=0.06)]
+    known = {"part": "counting", "text": "words", "bytes": 8_500_000, "counting": 1.49}
+    smaller = known | {"bytes": 7_000_000, "counting": 1.51}
+    (cells,) = fits.rows([*new, smaller, known])
+    told = dict(zip(fits.HEADS, cells, strict=True))
+    assert told["counting in as many bytes"] == "1.490 (8.5 MB)"
+    assert told["that of finalists, off by"] == "6%"
+    stamp = {"cpu": "some", "date": "2026-11-20"}
+    assert "finalists" not in fits.written(old)
+    assert "of finalists" in fits.written([*new, known | stamp])
+
+
+def test_every_measured_line_of_fits_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    fits = load("fit", monkeypatch)
+    every = fits.known(fits.RESULTS)
+    texts = {one["text"] for one in every}
+    assert {"enwik8", "python-source", "wikitext-2"} <= texts
+    for cells in fits.rows(every):
+        told = dict(zip(fits.HEADS, cells, strict=True))
+        assert told["text"] in texts
+        assert all(told[name] for name in ("bits", "counts alone", "best n-gram", "winners"))
+
+
+def test_a_suffix_array_tells_what_followed_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its chances are those of counting contexts by hand."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    counts = load("counts", monkeypatch)
+    monkeypatch.setattr(counts, "LOOKED_BACK", 4)
+    rng = np.random.default_rng(0)
+    train, asked = rng.integers(97, 100, 300).astype(np.uint8), b"abcabcaxbcabcc"
+    found = counts.by_suffixes(train, np.frombuffer(asked, np.uint8), 10_000)
+    # a suffix is known as far as it is asked about, so the last few begin none
+    text, starts = train.tobytes(), range(len(train) - 4)
+    for place, (chance, longest) in enumerate(zip(*found, strict=True), start=4):
+        wanted, many, length = 1 / 256, 0, 0
+        for k in range(5):
+            context = asked[place - k : place]
+            after = [text[n + k] for n in starts if text[n : n + k] == context]
+            if after and len(after) != many:
+                kinds = len(set(after))
+                wanted = (after.count(asked[place]) + kinds * wanted) / (len(after) + kinds)
+            many, length = len(after), k if after else length
+        assert chance == pytest.approx(wanted)
+        assert longest == length
+
+
+def test_a_text_and_its_suffix_array_have_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    counts = load("counts", monkeypatch)
+    for size in (1000, 4_000_000, 8_000_000):
+        tokens = counts.suffix_room(size)
+        bits = (tokens - 1).bit_length()
+        assert size - 10 < tokens * (1 + bits / 8) <= size

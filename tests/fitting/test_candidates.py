@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parformer.config import preset
+from parformer.config import ModelConfig, preset
 from parformer.costs import cost
 from parformer.fitting.candidates import (
     Reckoned,
@@ -86,6 +86,28 @@ def test_sizes_within_limits_hold_the_most_parameters(tmp_path: Path) -> None:
     assert max(row["quality"] for row in shown.front) == max(
         cost(config).decoder_parameters for config in visited
     )
+
+
+def test_a_loose_limit_is_used_up_as_far_as_there_is_time(tmp_path: Path) -> None:
+    space = space_of("par", par(8), BASE, "pocket")
+    limits = {"latency": 9 * CLOCK.latency(BASE)}
+    ended = search_sizes(space, CLOCK, limits, STEP, 0, tmp_path / "a.jsonl")
+
+    def share(config: ModelConfig) -> float:
+        return cost(config).parameters / cost(BASE).parameters
+
+    loose, timely = candidates([ended], limits), candidates([ended], limits, share)
+    assert share(loose[0]) > 1.5
+    assert all(share(config) <= 1 for config in timely)
+    every = [space.config(one.genome) for one in ended.candidates]
+    assert cost(timely[0]).decoder_parameters == max(
+        cost(config).decoder_parameters for config in every if share(config) <= 1
+    )
+    # where there is time for none the least is taken; where nothing fits time decides nothing
+    (least,) = candidates([ended], limits, lambda config: 100 * share(config))
+    assert share(least) == min(map(share, every))
+    none = {"latency": 1e-9}
+    assert candidates([ended], none, share) == candidates([ended], none)
 
 
 def test_where_nothing_fits_the_nearest_is_kept(tmp_path: Path) -> None:

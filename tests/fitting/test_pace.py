@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -111,6 +112,31 @@ def test_nobody_else_means_as_planned(
     result = json.loads((tmp_path / "run/trainings/winner/result.json").read_text())
     assert result["steps"] > 1.3 * (found.models[0].steps or 0)
     assert all(row.steps == found.models[0].steps for row in found.models if not row.dropped)
+    told_beforehand(tmp_path / "run", found)
+
+
+def told_beforehand(path: Path, found: FitResult) -> None:
+    """What the profile said of each finalist stands beside what was measured of it."""
+    baseline, *others = found.models
+    assert baseline.predicted is None  # it was measured first
+    off = []
+    for row in others:
+        assert row.predicted is not None
+        assert row.latency is not None
+        off.append(abs(row.predicted / row.latency.seconds - 1))
+    assert found.profile is not None
+    assert found.profile.finalists_error == pytest.approx(median(off))
+    page = (path / "report.html").read_text("utf-8")
+    assert f"before they were built, were off by {median(off):.1%} in the median" in page
+    # what earlier versions wrote has neither
+    values = json.loads((path / "fit.json").read_text("utf-8"))
+    del values["profile"]["finalists_error"]
+    for one in values["models"]:
+        del one["predicted"]
+    old = FitResult.from_dict(values)
+    assert old.profile is not None
+    assert old.profile.finalists_error is None
+    assert {row.predicted for row in old.models} == {None}
 
 
 @pytest.mark.parametrize(

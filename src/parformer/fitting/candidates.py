@@ -1,8 +1,9 @@
 """Which models are worth training?
 
 Placements come from rules and from the search; each gets the sizes that hold the most
-parameters within the limits, as in LiteTransformerSearch. Parameters rank models of one mix of
-blocks, never models of different mixes: across placements the contest decides.
+parameters within the limits, as in LiteTransformerSearch, and that there is time to train.
+Parameters rank models of one mix of blocks, never models of different mixes: across placements the
+contest decides.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.events import Watch
 from parformer.fitting import grid
-from parformer.fitting.ladder import CLOCKED
+from parformer.fitting.ladder import CLOCKED, Burden
 from parformer.fitting.phases import Profiled, Seen
 from parformer.fitting.running import ROUNDS, OutOfTime, Running
 from parformer.measure.profile import BlockRange, Sizes, profile_device
@@ -32,6 +34,8 @@ from parformer.search.sizes.objectives import Clock, Figures
 from parformer.search.sizes.space import SearchSpace, read_space
 from parformer.search.sizes.study import open_study
 from parformer.search.sizes.wanted import Wanted, as_today
+
+Model = TypeVar("Model")
 
 POPULATION, ITERATIONS = 60, 12
 SMALL = 20_000
@@ -138,10 +142,13 @@ def search_sizes(
         return ending(study, wanted, limits, None, {})
 
 
-def candidates(searches: Sequence[Ended], limits: Mapping[str, float]) -> list[ModelConfig]:
+def candidates(
+    searches: Sequence[Ended], limits: Mapping[str, float], burden: Burden | None = None
+) -> list[ModelConfig]:
     """The most parameters within the limits, and within less and less of what is predicted.
 
-    The last one is what comes nearest, which is all there is where nothing fits.
+    The last one is what comes nearest, which is all there is where nothing fits. With `burden`
+    they are no larger than the time allows either.
     """
     found = [
         (one.figures, ended.wanted.space, one.genome)
@@ -149,8 +156,21 @@ def candidates(searches: Sequence[Ended], limits: Mapping[str, float]) -> list[M
         for one in ended.candidates
         if one.figures
     ]
+    if burden is not None:
+        kept = [one for one in found if excess(one[0], limits) == 0]
+        found = in_time(kept, [burden(space.config(genome)) for _, space, genome in kept]) or found
     picked = nearest([figures for figures, *_ in found], limits)
     return [found[i][1].config(found[i][2]) for i in picked]
+
+
+def in_time(models: Sequence[Model], burdens: Sequence[float]) -> list[Model]:
+    """Those that there is time for, else the least of them.
+
+    >>> in_time("abc", [0.5, 1.5, 1.0]), in_time("ab", [3.0, 2.0]), in_time("", [])
+    (['a', 'c'], ['b'], [])
+    """
+    most = max(1.0, min(burdens, default=1.0))
+    return [one for one, share in zip(models, burdens, strict=True) if share <= most]
 
 
 def nearest(found: Sequence[Mapping[str, float]], limits: Mapping[str, float]) -> list[int]:

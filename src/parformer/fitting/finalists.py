@@ -20,7 +20,7 @@ from parformer.fitting.candidates import (
     space_of,
     spaces_by_rule,
 )
-from parformer.fitting.ladder import CLOCKED
+from parformer.fitting.ladder import CLOCKED, burden
 from parformer.fitting.phases import BASELINE, Finalist, Finalists, Line, Placed, Profiled, Seen
 from parformer.fitting.rules import Placement
 from parformer.fitting.running import Running
@@ -85,6 +85,16 @@ def clock_of(fit: Running) -> Clock:
     return grid.Straight(line, fit.counts, base, figures["memory"])
 
 
+def predicted(fit: Running, clock: Clock, config: ModelConfig) -> float | None:
+    """Seconds of a step by what was measured of blocks; None where FLOPs only stand for time.
+
+    In another runtime that says how sizes compare, not how long they take.
+    """
+    if isinstance(clock, Reckoned) or fit.request.runtime != "torch":
+        return None
+    return clock.latency(config)
+
+
 def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelConfig], Seen]:
     """The sizes of a placement that are worth building, and all that were looked at."""
     base, limits = fit.baseline.recipe.model, fit.limits
@@ -113,7 +123,7 @@ def sizes_of(fit: Running, rule: Placement, clock: Clock) -> tuple[list[ModelCon
         )
         for space in (space_of(rule.name, p, base, fit.request.preset) for p in rule.patterns)
     ]
-    return candidates(searches, limits), picture(searches)
+    return candidates(searches, limits, burden(fit)), picture(searches)
 
 
 def small_ones(models: list[ModelConfig], most: float) -> list[ModelConfig]:
@@ -158,7 +168,12 @@ def find(fit: Running) -> Finalists:
             how = f"{rules[name].how}; sizes by {search} within the limits"
             fits = excess(known, limits) == 0
             bits = BITS if name in squeezed else 0
-            models.append(Finalist(name, rules[name].title, how, config, dict(known), fits, bits))
+            foretold = predicted(fit, clock, config)
+            if foretold is not None and bits:
+                foretold *= fit.in_bits
+            models.append(
+                Finalist(name, rules[name].title, how, config, dict(known), fits, bits, foretold)
+            )
     fits = keeps_all(fit, own)
     if not fits and not any(one.eligible for one in models):
         least = min(models, key=lambda one: excess(one.figures, limits))

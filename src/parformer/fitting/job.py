@@ -29,7 +29,8 @@ from parformer.fitting import (
     training,
     winner,
 )
-from parformer.fitting.outcome import about_phases, conclude
+from parformer.fitting.about import about_phases
+from parformer.fitting.outcome import conclude
 from parformer.fitting.phases import (
     Baseline,
     Contest,

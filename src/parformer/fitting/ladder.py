@@ -6,7 +6,7 @@ has nothing left to learn. In between, an equal training ends best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from parformer.config import ModelConfig
@@ -16,7 +16,7 @@ from parformer.fitting.rungs import LADDER as LADDER
 from parformer.fitting.rungs import ladder as ladder
 from parformer.fitting.rungs import rung as rung
 from parformer.fitting.running import Running
-from parformer.search.limits import excess
+from parformer.search.limits import Limit, excess
 from parformer.tasks import find_task
 from parformer.train.distributed import Workers
 from parformer.train.plan import decide, step_seconds
@@ -36,6 +36,9 @@ FINALISTS = 5
 
 SURVIVE = 0.8
 """The share of all updates that is trained when losers are dropped."""
+
+Burden = Callable[[ModelConfig], float]
+"""How many times what a model reads in its time it is to read."""
 
 CLOCKED = ("latency", "memory")
 """What has to be measured; everything else is counted."""
@@ -63,7 +66,8 @@ def size(fit: Running) -> Baseline:
     most = fit.kind.largest(rungs, facts)
     wanted = [fit.kind.wanted(config, facts) for config in rungs]
     largest = min(most, affordable(wanted, paces, seconds, task.tokens_per_update))
-    config = rungs[_within_absolute(fit, rungs, largest)]
+    place = _within_absolute(fit, rungs, largest)
+    config, read = rungs[place], seconds / paces[place] * task.tokens_per_update
     reading = fit.measure({BASELINE: config}, fit.step)[BASELINE]
     figures = {**fit.counts(config), "latency": reading.median, "memory": float(reading.peak_bytes)}
     limits = {b.metric: b.of(figures[b.metric]).most for b in fit.request.bounds}
@@ -71,7 +75,30 @@ def size(fit: Running) -> Baseline:
         f"Baseline: {config.pattern}, width {config.d_model}, {cost(config).parameters:,} "
         f"parameters, {1000 * reading.median:.3g} ms a step."
     )
-    return Baseline(replace(recipe, model=config), figures, limits)
+    return Baseline(replace(recipe, model=config), figures, limits, read)
+
+
+def burden(fit: Running) -> Burden | None:
+    """Tells how many times what a finalist reads in the contest it is to read: at most once.
+
+    The rule that sizes the baseline; where not even that one reads enough, its measure. None where
+    a limit sees to that, and in what older versions began.
+    """
+    base = fit.baseline
+    if not base.tokens or in_step(fit.request.bounds):
+        return None
+
+    def share(config: ModelConfig) -> float:
+        slower = reckon([config], base.recipe.model, 1.0)[0] if fit.by_clock else 1.0
+        return fit.kind.wanted(config, fit.facts) * slower / base.tokens
+
+    most = max(1.0, share(base.recipe.model))
+    return lambda config: share(config) / most
+
+
+def in_step(bounds: Sequence[Limit]) -> bool:
+    """Whether a limit holds all models to the baseline's own pace, which the time has decided."""
+    return any(b.relative and b.metric in ("latency", "flops") and b.most <= 1 for b in bounds)
 
 
 def _within_absolute(fit: Running, rungs: Sequence[ModelConfig], largest: int) -> int:

@@ -9,7 +9,6 @@ import datetime
 import math
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,15 @@ import numpy as np
 from parformer import __version__
 from parformer.compress.receipt import bytes_of
 from parformer.costs import cost
-from parformer.errors import FolderError
+from parformer.fitting.about import (
+    about_device,
+    about_phases,
+    about_profile,
+    about_step,
+    repeats,
+    searched,
+    warnings_of,
+)
 from parformer.fitting.energy import estimate
 from parformer.fitting.final import (
     about_final,
@@ -35,17 +42,14 @@ from parformer.fitting.phases import (
     Contest,
     Finalist,
     Finalists,
-    Profiled,
     Rates,
     Seeds,
     TextFacts,
     Winner,
 )
-from parformer.fitting.placements import SEARCH
 from parformer.fitting.result import (
     Asked,
     Compared,
-    DeviceFacts,
     Energy,
     Final,
     FitResult,
@@ -53,10 +57,7 @@ from parformer.fitting.result import (
     Latency,
     Loss,
     ModelFacts,
-    PhaseFacts,
-    ProfileFacts,
     SizesSeen,
-    StepFacts,
     Verdict,
 )
 from parformer.fitting.running import Running
@@ -69,16 +70,11 @@ from parformer.measure.models import PLACEMENT
 from parformer.measure.statistics import compare as compare_times
 from parformer.report.words import Unit, signed
 from parformer.search.limits import in_words
-from parformer.search.trials.result import TrialsResult
 from parformer.train.alike import read_curve
-from parformer.train.run import CONFIG, MODEL, read_result
+from parformer.train.run import MODEL, read_result
 
 ROUNDS, FEWEST_ROUNDS = 20, 8
 """How often each model is timed for the report, and how often at least on a busy machine."""
-CALLED = {"onnx": "onnxruntime", "llama.cpp": "llama.cpp"}
-"""Runtimes in words."""
-REPEATED = 0.02
-"""The share of examples that may stand in train too before it is said."""
 APART = 1.3
 """How many times slower or faster a machine is no longer the one that the limits were set on."""
 
@@ -130,7 +126,7 @@ def conclude(fit: Running, *, command: str) -> FitResult:
         samples=tuple(samples_of(fit, final)) if final else (),
         search=None,
         pareto=SizesSeen.of(finalists.pictures) if finalists else None,
-        profile=about_profile(fit),
+        profile=about_profile(fit, rows),
         energy=energy_of(fit),
         receipt=receipt,
         device=about_device(request.threads),
@@ -179,6 +175,7 @@ def row_of(fit: Running, one: Finalist) -> ModelFacts:
         steps=contest.steps_of(one.name) if contest and own else None,
         dropped=own.dropped if own else None,
         learned=own.learned if own else None,
+        predicted=one.predicted,
         valid=valid,
         against=against(fit, one.name),
         curve=read_curve(run, "loss"),
@@ -339,82 +336,3 @@ def beside_counting(fit: Running, final: Final, unit: Unit) -> Counted | None:
             known = fit.references[split]
             return Counted(loss, known.bigram, known.to_beat, known.best, words, unit.told)
     return None
-
-
-def about_step(fit: Running) -> StepFacts:
-    base = fit.baseline.recipe.model
-    shape, words = fit.step.shape(base), fit.kind.step_words(fit.step, base)
-    if fit.request.runtime != "torch":
-        words += f", in {CALLED[fit.request.runtime]}"
-    lengths = {"tgt_len": shape.tgt_len, "mem_len": shape.mem_len}
-    return StepFacts.from_dict({**fit.step.to_dict(), **lengths, "words": words})
-
-
-def about_phases(fit: Running) -> list[PhaseFacts]:
-    return [
-        PhaseFacts(
-            name=part.name,
-            title=part.title,
-            planned=part.planned,
-            note=part.note,
-            seconds=fit.progress.seconds(part.name),
-            left_out=fit.progress.left_out(part.name),
-        )
-        for part in fit.plan
-    ]
-
-
-def searched(fit: Running) -> TrialsResult | None:
-    """What the search for placements found."""
-    place = fit.path / SEARCH
-    if not (place / TrialsResult.FILE).is_file():
-        return None
-    try:
-        return TrialsResult.load(place)
-    except FolderError as error:  # only a picture depends on it
-        fit.watch.notice(f"The report says nothing of the search: {error}")
-        return None
-
-
-def about_profile(fit: Running) -> ProfileFacts | None:
-    found = fit.progress.found(Profiled)
-    if found is None or found.profile is None:
-        return None
-    return ProfileFacts(fit.progress.seconds(Profiled.PHASE), found.median_error, found.p90_error)
-
-
-def about_device(threads: int) -> DeviceFacts:
-    here = describe_device(threads)
-    return DeviceFacts(here.cpu, here.cores, here.threads, here.torch, here.ram_bytes)
-
-
-def repeats(fit: Running) -> list[str]:
-    path = quote(str(fit.path))
-    return [
-        fit.kind.asking(str(fit.path), fit.baseline.recipe, fit.prepared)[0],
-        f"parformer evaluate {path}",
-        f"parformer train {quote(str(fit.path / CONFIG))} --run again",
-    ]
-
-
-def warnings_of(fit: Running, chosen: ModelFacts | None, text: TextFacts | None) -> list[str]:
-    said = []
-    if chosen is not None and chosen.broken:
-        said.append(
-            "The model that is handed over breaks a limit by the last measurement; with more time, "
-            "or a somewhat lower --limit, the search keeps clear of it."
-        )
-    for split, share in (text.repeated if text else {}).items():
-        if share > REPEATED:
-            said.append(
-                f"{share:.1%} of the {split} examples stand in the training data too: whoever "
-                "learns them by heart looks better here than on new ones."
-            )
-    for split, one in (text.overlap if text else {}).items():
-        if one.crowded:
-            said.append(
-                f"{one.shared:.1%} of the {split} text's 50-byte windows stand in the training "
-                "text word for word: whoever copies looks better here than on new text "
-                f"(parformer data {quote(fit.request.corpus)})."
-            )
-    return said

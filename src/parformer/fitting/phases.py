@@ -70,6 +70,8 @@ class Baseline(PhaseResult):
     figures: dict[str, float]
     limits: dict[str, float]
     """In seconds, bytes and counts."""
+    tokens: float = 0.0
+    """What it reads in the contest by the pace that was timed; 0 in what older versions wrote."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,8 @@ class Finalist(Record):
     """Whether it keeps the limits, and so may be chosen."""
     bits: int = 0
     """In which it keeps a latency; 0 if as it was trained."""
+    predicted: float | None = None
+    """Seconds of a step by the profile of the device, where it is measured as that has it."""
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,8 @@ class ModelFacts(Record):
     state_bytes: int
     latency: Latency | None
     memory: int
+    predicted: float | None = None
+    """Seconds that a step was to take by the profile of the device; None where there was none."""
     size: int = 0
     """Bytes of the saved model; 0 where it was not counted."""
     rates: tuple[Tried, ...] = ()
@@ -248,6 +250,10 @@ class ProfileFacts(Record):
     seconds: float | None
     median_error: float | None
     p90_error: float | None
+    finalists_error: float | None = None
+    """The median over the finalists, as they were measured in the end; None where that is not
+    known.
+    """
 
 
 @dataclass(frozen=True)

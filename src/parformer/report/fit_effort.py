@@ -79,6 +79,11 @@ def receipts(found: FitResult) -> Part:
             f"{known.median_error:.1%} in the median and {known.p90_error:.1%} at the 90th "
             "percentile."
         )
+    if known and known.finalists_error is not None:
+        see += (
+            f" The latencies of the finalists, predicted before they were built, were off by "
+            f"{known.finalists_error:.1%} in the median."
+        )
     return Part(table([], [row for row in rows if row[1]]), see)
 
 

@@ -64,7 +64,7 @@ class Language(Kind):
 
     def wanted(self, config: ModelConfig, facts: TextFacts) -> float:
         letters = facts.bytes / facts.tokens
-        return BYTES_PER_PARAMETER * cost(config).parameters / letters
+        return BYTES_PER_PARAMETER * trained(config) / letters
 
     def placements(self, base: ModelConfig, found: str) -> list[Placement]:
         return placements(len(base.pattern), self.request.letters, found)
@@ -105,6 +105,13 @@ class Language(Kind):
             return f"it went on with {told.text!r}"
 
         return f"parformer generate {quote(run)} --prompt {quote(words)}", ask
+
+
+def trained(config: ModelConfig) -> int:
+    """Parameters that every token trains: all but the tables of `n`, which are looked up."""
+    price = cost(config)
+    blocks = zip(price.blocks, config.pattern, strict=True)
+    return price.parameters - sum(row.cost.parameters for row, spec in blocks if spec.letter == "n")
 
 
 def prompt_of(prepared: Prepared) -> str:
