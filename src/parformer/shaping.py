@@ -57,6 +57,9 @@ class CompressConfig:
     zero, so many or below a threshold (Sanh et al. 2020)."""
     sparsity: float = 0.0
     """Share of every matrix that is zero in the end; soft movement goes by its penalty instead."""
+    prune_over: Literal["matrix", "model"] = "matrix"
+    """Where the smallest are looked for: in every matrix, of which each then loses its share, or in
+    all of them together, of which some then keep more than others."""
     score_rate: float = 0.01
     """How fast the scores of movements learn."""
     threshold: float = 0.1
@@ -116,7 +119,15 @@ class CompressConfig:
             raise ConfigError(f"compress.take {self.take!r} needs a compress.teacher; name one")
 
     def check_movement(self) -> None:
-        """Refuse what does not go with scores."""
+        """Refuse what does not go with scores, or with looking for zeros all over a model."""
+        if self.prune_over == "model":
+            if self.prune_by != "magnitude":
+                raise ConfigError(
+                    f"compress.prune_over 'model' compares magnitudes, compress.prune_by "
+                    f"{self.prune_by!r} scores of each matrix: one of both"
+                )
+            if not self.sparsity:
+                raise ConfigError("compress.prune_over 'model' needs a compress.sparsity; give one")
         if self.prune_by == "magnitude":
             return
         if self.prune_by == "movement" and not self.sparsity:

@@ -16,7 +16,7 @@ from torch import Tensor
 from parformer.compress.coding import coded_maps
 from parformer.errors import ConfigError
 from parformer.model import Model
-from parformer.train.shape import smallest_gone
+from parformer.train.shape import smallest_of
 from parformer.weights import matrices
 
 Masks = Mapping[str, Tensor]
@@ -32,13 +32,7 @@ def pruned(model: Model, share: float, *, together: bool = False) -> Model:
 
 def masks_for(model: Model, share: float, *, together: bool = False) -> dict[str, Tensor]:
     """What stays of every matrix when the smallest weights go."""
-    places = {name: weight.detach() for name, weight in matrices(model).items()}
-    if not together:
-        return {name: smallest_gone(weight, share) for name, weight in places.items()}
-    sizes = torch.cat([weight.abs().flatten() for weight in places.values()])
-    gone = round(share * sizes.numel())
-    cut = sizes.kthvalue(gone).values if gone else sizes.new_tensor(-1.0)
-    return {name: weight.abs() > cut for name, weight in places.items()}
+    return smallest_of(matrices(model), share, together=together)
 
 
 def masked(model: Model, masks: Masks) -> Model:

@@ -269,3 +269,8 @@ def refuse_unshapely(recipe: Recipe, workers: Workers) -> None:
     if (moves or shaping.learns_ranges) and workers.shard:
         what = "scores of movements" if moves else "learned ranges"
         raise ConfigError(f"{what} cannot be sharded; leave --shard out")
+    if shaping.prune_over == "model" and workers.shard:
+        raise ConfigError(
+            "the smallest weights of a whole model are not found in shards of it; leave --shard "
+            "out, or set compress.prune_over to matrix"
+        )

@@ -61,9 +61,8 @@ class Shaping:
                 return
         share = self.config.zeros_at((step + 1) / self.steps)
         if share:
-            self.apply(
-                {name: smallest_gone(weight, share) for name, weight in self.weights.items()}
-            )
+            together = self.config.prune_over == "model"
+            self.apply(smallest_of(self.weights, share, together=together))
 
     @torch.no_grad()
     def apply(self, masks: dict[str, Tensor]) -> None:
@@ -78,6 +77,19 @@ def smallest_gone(weight: Tensor, share: float) -> Tensor:
     [[True, False], [False, True]]
     """
     return highest(weight.abs(), share)
+
+
+@torch.no_grad()
+def smallest_of(
+    weights: Mapping[str, Tensor], share: float, *, together: bool
+) -> dict[str, Tensor]:
+    """What stays when the smallest go: a share of every matrix, or of all of them together."""
+    if not together:
+        return {name: smallest_gone(weight, share) for name, weight in weights.items()}
+    sizes = torch.cat([weight.abs().flatten() for weight in weights.values()])
+    gone = round(share * sizes.numel())
+    cut = sizes.kthvalue(gone).values if gone else sizes.new_tensor(-1.0)
+    return {name: weight.abs() > cut for name, weight in weights.items()}
 
 
 def beside(model: Model, config: CompressConfig) -> Beside | None:
