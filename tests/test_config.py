@@ -157,6 +157,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"dropout": 1.0}, "1.0", "0 to below 1"),
     ({"dropout": -0.1}, "-0.1", "0 to below 1"),
     ({"dropatt": 7}, "7.0", "0 to below 1"),
+    ({"dropkernel": -0.5}, "-0.5", "0 to below 1"),
     ({"dropout": float("nan")}, "nan", "finite"),
     ({"dropout": 10**400}, "1329", "64 bits"),
     ({"dropout": "some"}, "'some'", "a number"),

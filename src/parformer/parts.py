@@ -98,6 +98,8 @@ class StackConfig:
     """Share of activations dropped while training."""
     dropatt: float = 0.0
     """Share of attention weights dropped while training."""
+    dropkernel: float = -1.0
+    """Share of convolutions' kernels dropped while training; -1 means dropatt."""
     inner_dropout: bool = FAMILY
     """Drop inside feed-forward blocks as well."""
     drop_once: bool = FAMILY
@@ -127,6 +129,10 @@ class StackConfig:
         for name in ("dropout", "dropatt"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is a share from 0 to below 1, got {getattr(self, name)}")
+        if self.dropkernel != -1 and not 0 <= self.dropkernel < 1:
+            raise ConfigError(
+                f"dropkernel is a share from 0 to below 1, or -1 for dropatt, got {self.dropkernel}"
+            )
         for name in ("norm_eps", "rotary_base"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")

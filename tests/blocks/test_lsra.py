@@ -23,6 +23,7 @@ from parformer.blocks import BLOCKS, LSRA, Shape
 from parformer.blocks.attention import SelfAttention
 from parformer.blocks.convolution import Convolution, tap_weights
 from parformer.blocks.state import GroupState
+from parformer.config import ModelConfig
 from parformer.errors import ConfigError
 from parformer.kernels.convolution import convolve
 from parformer.pattern import BlockSpec, Pattern
@@ -271,6 +272,18 @@ def test_kernels_are_dropped_while_training() -> None:
     model.eval()
     assert torch.equal(run_block(model, x_btd)[0], run_block(model, x_btd)[0])
     assert block.branches[0].dropout == 0.5
+
+
+def test_kernels_and_attention_may_be_dropped_apart() -> None:
+    """Lite Transformer's recipe for IWSLT'14 drops a tenth of the kernels and no attention."""
+    apart = small_config("lite", pattern="l", dropatt=0.0, dropkernel=0.1)
+    attend, convolve = pf.build(apart).blocks[0].branches
+    assert (attend.dropatt, convolve.dropout) == (0.0, 0.1)
+    attend, convolve = pf.build(apart.replaced(dropatt=0.3, dropkernel=0.0)).blocks[0].branches
+    assert (attend.dropatt, convolve.dropout) == (0.3, 0.0)
+    older = {name: value for name, value in apart.to_dict().items() if name != "dropkernel"}
+    attend, convolve = pf.build(ModelConfig.from_dict(older | {"dropatt": 0.2})).blocks[0].branches
+    assert (attend.dropatt, convolve.dropout) == (0.2, 0.2)
 
 
 # Bad input

@@ -180,7 +180,7 @@ def make_branch(config: StackConfig, branch: Branch, leaky: bool) -> nn.Module:
         gated=branch.gated,
         causal=config.causal,
         bias=config.attention_bias,
-        dropout=config.dropatt,
+        dropout=config.dropatt if config.dropkernel < 0 else config.dropkernel,
         leaky=leaky,
         inner=branch.inner,
     )

@@ -22,7 +22,16 @@ from parformer.store.files import Json
 from parformer.weights import named_tensors
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new", "silu": "silu"}
-FREE = {"dropout", "dropatt", "label_dropout", "tgt_len", "mem_len", "draws", "first_weights"}
+FREE = {
+    "dropout",
+    "dropatt",
+    "dropkernel",
+    "label_dropout",
+    "tgt_len",
+    "mem_len",
+    "draws",
+    "first_weights",
+}
 """Fields that change nothing about what a trained model computes, where it has a window."""
 LARGEST = 2**52
 """Weights that can be numbered."""

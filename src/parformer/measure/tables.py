@@ -44,7 +44,7 @@ DEFAULTS: Mapping[tuple[str, str], str] = {
 }
 """Which field speaks for an option that a block does not name."""
 
-TRAINING = ("dropout", "dropatt", "inner_dropout", "init_std", "projection_std")
+TRAINING = ("dropout", "dropatt", "dropkernel", "inner_dropout", "init_std", "projection_std")
 """Fields that a step of inference does not feel."""
 
 COLD = 24 << 20

@@ -134,7 +134,7 @@ def scores(
 def _without_dropout(model: Model | ModelConfig, seed: int) -> Model:
     """A model in training mode that nobody else holds, and whose blocks drop nothing."""
     config = model.config if isinstance(model, Model) else model
-    config = config.replaced(dropout=0.0, dropatt=0.0)
+    config = config.replaced(dropout=0.0, dropatt=0.0, dropkernel=-1.0)
     if isinstance(model, ModelConfig):
         # of scaled first weights no block says anything yet, so a score would know the head alone
         return build(config.replaced(first_weights="family"), seed=seed).train()
