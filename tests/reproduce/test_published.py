@@ -28,6 +28,7 @@ WANTED = (
     *(f"srupp-figure-{n}" for n in range(3, 7)),
     *("albert-table-3", "albert-table-4", "albert-table-5", "mobilebert-table-1"),
     *(f"lite-table-{n}" for n in range(2, 6)),
+    "lite-figure-4",
     *(f"synthesizer-table-{n}" for n in (2, 3, 5, 6)),
     *("mobilebert-table-4", "mobilebert-table-latency", "efficient-table-1"),
 )

@@ -39,6 +39,7 @@ KNOWN = {
     ("mobilebert-table-4", "flops-mobilebert"),
     *(("lite-table-2", f"adds-lite-{width}") for width in (200, 408, 496)),
     *(("lite-table-2", f"adds-transformer-{width}") for width in (256, 320)),
+    *(("lite-table-3", f"adds-{name}") for name in ("lite-200", "lite-408", "transformer-256")),
     *(("lite-table-5", f"adds-{name}") for name in ("lite-100", "lite-1000", "adaptive-1000")),
     ("synthesizer-table-2", "parameters-dense-random"),
     ("synthesizer-table-2", "parameters-dense-vanilla"),

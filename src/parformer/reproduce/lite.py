@@ -12,6 +12,8 @@ from parformer.reproduce.workbench import Workbench, study
 COUNT = "exact count"
 SENTENCE, SUMMARY = 30, 60
 """Tokens of a sentence on either side; of a summary, which the paper does not tell."""
+WRITTEN = 100
+"""Tokens of a text that a language model reads."""
 WIDTHS = {"transformer": (128, 256, 320), "lite": (200, 408, 496)}
 KINDS = ("fixed", "random", "factored-random", "dense", "factored-dense")
 SUMS = ("dense-random", "dense-vanilla", "random-vanilla")
@@ -54,8 +56,10 @@ def table_2(bench: Workbench) -> Found:
 @study("lite-table-3")
 def table_3(bench: Workbench) -> Found:
     wanted = ("transformer-128", "lite-200", "transformer-256", "lite-408")
-    models = translators()
-    return {f"parameters-{key}": parameters(models[key]) for key in wanted}
+    models = {key: config for key, config in translators().items() if key in wanted}
+    found = {f"parameters-{key}": parameters(config) for key, config in models.items()}
+    sentence = (SENTENCE, SENTENCE, 1e6)
+    return found | {f"adds-{key}": adds(config, *sentence) for key, config in models.items()}
 
 
 @study("lite-table-4")
@@ -82,6 +86,18 @@ def table_5(bench: Workbench) -> Found:
     found |= bench.measure(models, tgt_len=100, mem_len=0).latencies("adaptive")
     recipes = {"adaptive": absolute("(sf)x6", 448), "lite": absolute("(lf)x6", 640)}
     return found | compare_losses(bench, "lite-table-5", recipes, "adaptive")
+
+
+@study("lite-figure-4")
+def figure_4(bench: Workbench) -> Found:
+    models = translators() | {"transformer-512": translator("transformer", 512)}
+    found = {f"adds-{key}": adds(config, SENTENCE, SENTENCE, 1e6) for key, config in models.items()}
+    saved = found["adds-transformer-512"].value / found["adds-lite-496"].value
+    writers = {"adaptive": preset("adaptive-input-wt103"), "lite-lm": preset("lite-lm-wt103")}
+    for key, config in writers.items():
+        work = inside(cost(config, tgt_len=WRITTEN, mem_len=0))
+        found[f"adds-{key}"] = Ours(work / 1e9, COUNT)
+    return found | {"saved": Ours(saved, COUNT)}
 
 
 @study("synthesizer-table-2")
