@@ -49,7 +49,7 @@ def test_days_leave_nothing_out_and_go_to_training() -> None:
     planned = {phase.name: phase.planned for phase in plan(172_800)}
     assert all(planned.values())
     assert planned["winner"] > 0.4 * 172_800
-    assert sum(planned[name] for name in MOST) <= sum(MOST.values())
+    assert sum(planned[name] for name in MOST) < 900  # the rest is training
 
 
 def test_a_fit_by_updates_asks_no_clock() -> None:

@@ -54,6 +54,7 @@ TINY = {
         layers=1,
     ),
     "words": tiny(like="srupp-pocket", unit=["r[norm=post|off,width=8] | i"], fields={}),
+    "memories": tiny(unit=["n[rows=16|64|256,to=3]", "f[inner=64|128]"]),
     "synthesizers": tiny(
         unit=["y[heads=2|4,random+vanilla] | y[dense] | y[factored-random,rank=4|8] | i"], layers=2
     ),

@@ -179,6 +179,11 @@ class Grading(Record):
     def check(self, space: SearchSpace) -> None:
         """Refuse a proxy that cannot rank the candidates of this space."""
         check_proxy(self.proxy, mixes=space.mixes)
+        if space.looks_up and self.proxy != SHORT_TRAINING:
+            raise ConfigError(
+                f"{self.proxy} takes the rows of n for weights, and here their number varies: they "
+                f"cost no time, so it would always take the most; take {SHORT_TRAINING}"
+            )
 
     @property
     def expensive(self) -> bool:

@@ -194,6 +194,13 @@ class SearchSpace(Moves):
         return any(len({block.letters for block in slot}) > 1 for slot in slots)
 
     @cached_property
+    def looks_up(self) -> bool:
+        """Whether candidates differ in the rows of their memories, which take bytes and no time."""
+        blocks = [block for slot in (*self.unit, *self.encoder) for block in slot]
+        memories = [dict(block.options) for block in blocks if block.kind == "n"]
+        return any(len(one["rows"].values) > 1 for one in memories if "rows" in one)
+
+    @cached_property
     def size(self) -> int:
         """How many genomes there are, bounds aside; identities make some of them the same model.
 
