@@ -71,7 +71,7 @@ def test_nothing_comes_after_codes(place: Path, capsys: pytest.CaptureFixture[st
 def test_a_limit_that_nobody_reaches_ends_with_the_nearest(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = compressed(place, tmp_path / "run", "--limit", "size=1kB")
+    words = compressed(place, tmp_path / "run", "--limit", "size=1kB", "--updates", "1")
     assert "Not within size=1kB: the nearest that was found is" in refused(words, capsys)
     assert pf.load(tmp_path / "run" / "model").config.vocab_size == 256
 

@@ -78,7 +78,8 @@ def test_a_size_is_kept_by_what_matrices_bear(trained: Path, tmp_path: Path) -> 
 
 
 def test_a_limit_that_nobody_reaches_names_the_nearest(trained: Path, tmp_path: Path) -> None:
-    result = pf.compress(model=trained, run=tmp_path / "few", limits=("size=1kB",), **QUICK)
+    asked = {"model": trained, "run": tmp_path / "few", "updates": 1}
+    result = pf.compress(**asked, limits=("size=1kB",), **QUICK)
     assert not result.kept
     assert "Not within size=1kB: the nearest" in result.verdict()
 

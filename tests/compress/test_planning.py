@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import parformer as pf
-from parformer.compress import trying
+from parformer.compress import trying, worth
+from parformer.compress.choosing import size_price
 from parformer.compress.planning import (
     CLOCK,
     TAUGHT,
@@ -21,6 +22,7 @@ from parformer.compress.planning import (
     settled,
     ways,
 )
+from parformer.compress.receipt import Change
 from parformer.compress.request import CompressRequest
 from parformer.compress.result import CompressResult
 from tests.compress.test_job import QUICK, SMALL, unwanted, without_clock
@@ -152,14 +154,29 @@ def test_bits_alone_are_tried_where_they_are_enough(
     assert sum(text.startswith("The plan: quantize (8 bits).") for text in told) == 1
 
 
-def test_a_limit_of_time_is_planned_by_the_clock(
+def test_a_limit_of_the_loss_is_planned_with_the_bits_that_it_leaves(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_clock(monkeypatch)
-    result = pf.compress(
-        model=trained, run=tmp_path / "few", updates=1, limits=("latency=0.01x",), **QUICK
-    )
+    result = pf.compress(model=trained, run=tmp_path / "few", limits=("loss=+30%",), **QUICK)
     assert result.plan is not None
-    assert not result.plan.reaches
-    assert all(one.time != 1 for one in result.plan.tried)
-    assert {one.step for one in result.plan.tried} >= {"shrink"}
+    assert [(one.step, one.what) for one in result.plan.tried] == [("quantize", "4 bits")]
+    assert "matrices in 4 bits" in result.last.done
+
+
+def test_a_limit_of_time_is_planned_by_the_clock(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With prices and times that no clock decides, however noisy this machine is."""
+    without_clock(monkeypatch)
+    monkeypatch.setattr(worth, "token_seconds", lambda _, model: 1e-9 * size_price(model))
+    half = Change(ratio=0.5, low=0.4, high=0.6, verdict="less")
+    monkeypatch.setattr(trying, "timed", lambda *_: half)
+    asked = {"model": trained, "run": tmp_path / "few", "updates": 1, **QUICK}
+    plan = pf.compress(limits=("latency=0.01x",), **asked).plan
+    assert plan is not None
+    assert not plan.reaches
+    assert {one.time for one in plan.tried} == {0.5}
+    assert [step.name for step in plan.steps] == ["shrink", "distil", "quantize"]
+    assert {one.what for one in plan.tried if one.step == "shrink"} == {"50% of the time"}
+    assert plan.time == 0.25

@@ -7,8 +7,8 @@ plan that comes of it is written down, so that the same command follows the same
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -88,29 +88,23 @@ class Trials:
             yield self.fewer_words()
             yield self.fewer_parts()
 
-    def usual_bits(self) -> dict[str, Mapping[str, int]]:
+    def usual_bits(self) -> list[Mapping[str, int]]:
         """What quantizing takes where bytes do not ask for less."""
         names, targets = matrices(self.model), self.work.targets
-        if bits := self.work.request.bits:
-            return {f"{bits} bits": dict.fromkeys(names, bits)}
-        if targets.latency is None or targets.size is not None or targets.loss is None:
-            return {"8 bits": dict.fromkeys(names, WIDE)}
-        borne = borne_by(self.model, self.work)
-        return {"8 bits, 4 where little is lost": by_loss(borne, CAREFUL * targets.may_lose)}
+        if self.work.request.bits or targets.size is not None or targets.loss is None:
+            return [dict.fromkeys(names, self.work.request.bits or WIDE)]
+        return [by_loss(borne_by(self.model, self.work), CAREFUL * targets.may_lose)]
 
-    def fewer_bits(self) -> dict[str, Mapping[str, int]]:
+    def fewer_bits(self) -> list[Mapping[str, int]]:
         """Four bits for more and more matrices, those first that bear it best."""
         order = in_order(borne_by(self.model, self.work))
-        found: dict[str, Mapping[str, int]] = {}
-        for share in FEW:
-            four = set(order[: max(1, round(share * len(order)))])
-            told = f"4 bits for {len(four)} of {len(order)} matrices"
-            found[told] = {name: NARROW if name in four else WIDE for name in order}
-        return found
+        firsts = [set(order[: max(1, round(share * len(order)))]) for share in FEW]
+        return [{name: NARROW if name in four else WIDE for name in order} for four in firsts]
 
-    def in_bits(self, chosen: Mapping[str, Mapping[str, int]]) -> list[Option]:
-        made = {told: coded(self.model, bits) for told, bits in chosen.items()}
-        return self.options("quantize", made)
+    def in_bits(self, chosen: Sequence[Mapping[str, int]]) -> list[Option]:
+        return self.options(
+            "quantize", {in_words(bits): coded(self.model, bits) for bits in chosen}
+        )
 
     def fewer_words(self) -> list[Option]:
         """Without the tokens that the text never has, and without the rarest as well."""
@@ -138,7 +132,10 @@ class Trials:
         worth = find_worth(self.model, self.work)
         what = "time" if self.work.by_time else "bytes"
         made = {f"{share:.0%} of the {what}": worth.without(share) for share in SHARES}
-        return self.options("shrink", made)
+        found = self.options(
+            "shrink", made
+        )  # by the clock it may be more or less than was aimed at
+        return [replace(one, what=f"{one.left:.0%} of the {what}") for one in found]
 
     def options(
         self, step: str, made: Mapping[str, Model], lost: Mapping[str, float] | None = None
@@ -169,3 +166,14 @@ class Trials:
         whole = {"the whole": self.model} | dict(made)
         found, _ = clock(whole, self.work.bench, 1, lambda share: say(told, share))
         return {name: timed(found, name, "the whole").ratio for name in made}
+
+
+def in_words(bits: Mapping[str, int]) -> str:
+    """Which bits matrices have, in words.
+
+    >>> in_words({"a": 8}), in_words({"a": 4, "b": 8})
+    ('8 bits', '4 bits for 1 of 2 matrices')
+    """
+    few, count = min(bits.values()), sum(one < WIDE for one in bits.values())
+    part = f" for {count} of {len(bits)} matrices" if 0 < count < len(bits) else ""
+    return f"{few} bits{part}"
