@@ -139,30 +139,32 @@ def known() -> list[Trained]:
 
 
 def table(every: list[Trained]) -> Iterator[str]:
-    """A row per model and time; means where there are several seeds."""
+    """A row per model and length of training, best first; means where there are several seeds."""
     heads = ["model", "pattern", "parameters", "updates", "processor minutes", "BLEU", "95%"]
     heads += ["chrF", "loss"]
     yield f"| {' | '.join(heads)} |"
     yield f"|---|---|{'---:|' * (len(heads) - 2)}"
-    groups: dict[tuple[int, str], list[Trained]] = {}
-    for one in every:
-        groups.setdefault((one.steps, one.model), []).append(one)
-
-    def best_first(key: tuple[int, str]) -> float:
-        return -statistics.mean(one.bleu for one in groups[key])
-
-    for key in sorted(groups, key=best_first):
-        some, first = groups[key], groups[key][0]
+    for some in groups(every):
+        first = some[0]
         bleu = " / ".join(f"{one.bleu:.1f}" for one in some)
         low, high = min(one.low for one in some), max(one.high for one in some)
         pattern = first.pattern.replace("|", "\\|")  # a table's own sign
-        spent = " / ".join(f"{one.minutes:.1f}" if one.minutes else "?" for one in some)
+        spent = " / ".join(f"{one.minutes:.1f}" for one in some)
+        steps = " / ".join(f"{one.steps:,}" for one in some)
         yield (
-            f"| {first.model} | `{pattern}` | {first.parameters:,} | {first.steps:,} | "
+            f"| {first.model} | `{pattern}` | {first.parameters:,} | {steps} | "
             f"{spent} | {bleu} | {low:.1f} … {high:.1f} | "
             f"{statistics.mean(one.chrf for one in some):.1f} | "
             f"{statistics.mean(one.loss for one in some):.3f} |"
         )
+
+
+def groups(every: list[Trained]) -> list[list[Trained]]:
+    """Seeds of the same training together, the best first."""
+    found: dict[tuple[str, float], list[Trained]] = {}
+    for one in every:
+        found.setdefault((one.model, one.asked or one.steps), []).append(one)
+    return sorted(found.values(), key=lambda some: -statistics.mean(one.bleu for one in some))
 
 
 def page(every: list[Trained]) -> str:
@@ -174,8 +176,9 @@ def page(every: list[Trained]) -> str:
     ]
     lines += ["| source | reference | model |", "|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in best.samples]
-    device = describe_device(2)
-    lines += ["", f"{device.cpu}, {device.threads} threads, torch {device.torch}, {date.today()}."]
+    device = describe_device(1)
+    threads = ", ".join(sorted({f"{one.threads or 'all'}" for one in every}))
+    lines += ["", f"{device.cpu}, torch {device.torch}, threads: {threads}, {date.today()}."]
     return "\n".join(lines)
 
 

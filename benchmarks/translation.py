@@ -7,14 +7,17 @@ with norms before, is put into transformers' Pegasus and into CTranslate2, in fp
 whose numbers are compared before anything is timed. All write the same number of tokens for each
 sentence of the test: as many as its batch's longest source has. Sentences come one by one, and in
 batches of 32 of about one length; beam 5, in interleaved rounds. BLEU is that of a search that ends
-where it likes.
+where it likes, on the whole test. The page of benchmarks has the table, and a picture tells BLEU
+against sentences a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import html
+import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ from parformer.train.job import corpus_of
 from parformer.train.run import open_run, read_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PICTURE = PAGE.parent / "experiments" / "translation-speed.svg"
 BEAM = 5
 SIZES = (1, 32)
 """Sentences that are translated at once."""
@@ -169,14 +173,16 @@ def compare(arguments: argparse.Namespace, place: Path) -> Iterator[str]:
     }
     models = dict.fromkeys(engines, model)
     read = {name: read_test(first, arguments.sentences) for name in engines}
+    named = dict.fromkeys(engines, first)
     for run in others:
         name = f"{OURS}, {pf.load(run / 'model').config.pattern}"
         models[name] = pf.load(run / "model")
         engines[name], read[name] = ours(models[name]), read_test(run, arguments.sentences)
-    scores = {}
+        named[name] = run
+    scores, points = {}, {}
     with pinned_threads(threads):
         for name, engine in engines.items():
-            tokenizer, sources, references = read[name]
+            tokenizer, sources, references = read_test(named[name], 0)
             texts = free(engine, models[name], sources)
             scores[name] = overlap([tokenizer.decode(text) for text in texts], references).bleu
         for size in SIZES:
@@ -185,8 +191,15 @@ def compare(arguments: argparse.Namespace, place: Path) -> Iterator[str]:
             result = measure_latency(works, rounds=arguments.rounds, warmup=1, threads=threads)
             yield f"**{in_words(size)}, {count:,} sentences, beam {BEAM}, {threads} threads**\n"
             yield from table(result, scores, count)
+            points |= {
+                name: (count / result[name].median, bleu)
+                for name, bleu in scores.items()
+                if size > 1
+            }
             yield f"\nBeside transformers {transformers.__version__}: {told(result, THEIRS, 5.0)}."
             yield f"Beside CTranslate2 in float32: {told(result, EXACT, 0.8)}.\n"
+    if arguments.write:
+        PICTURE.write_text(picture(points), "utf-8")
     parameters = sum(p.numel() for p in model.parameters())
     yield f"`{model.config.pattern}`, {parameters:,} parameters."
 
@@ -211,6 +224,57 @@ def table(result: Comparison, scores: dict[str, float], count: int) -> Iterable[
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 340, 56, 46, 34, 250
+
+
+def picture(points: Mapping[str, tuple[float, float]]) -> str:
+    """BLEU against sentences a second, a dot for each."""
+    speeds, scores = zip(*points.values(), strict=True)
+    fastest, low, high = max(speeds), math.floor(min(scores) - 1), math.ceil(max(scores) + 1)
+
+    def across(speed: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * speed / fastest
+
+    def up(score: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (score - low) / (high - low)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="system-ui, sans-serif" font-size="12" fill="#868e96">',
+        f'<text x="{LEFT}" y="18" font-size="14" font-weight="600">'
+        "BLEU against speed, beam 5, batches of 32</text>",
+    ]
+    for score in range(low, high + 1, max(1, (high - low) // 6)):
+        y = up(score)
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#868e9633"/>'
+            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{score}</text>'
+        )
+    for part in range(5):
+        speed = fastest * part / 4
+        parts.append(
+            f'<text x="{across(speed):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">'
+            f"{speed:.0f}</text>"
+        )
+    parts.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
+        "sentences a second; BLEU upwards</text>"
+    )
+    last = -math.inf
+    for number, (name, (speed, score)) in enumerate(
+        sorted(points.items(), key=lambda one: -one[1][1])
+    ):
+        last = max(up(score), last + 15)
+        shade = "#7c5cff" if name.startswith(OURS) else "#868e96"
+        parts.append(
+            f'<circle cx="{across(speed):.1f}" cy="{up(score):.1f}" r="4" fill="{shade}"/>'
+            f'<text x="{across(speed) - 4:.1f}" y="{up(score) - 8:.1f}">{number + 1}</text>'
+            f'<text x="{WIDTH - RIGHT + 12}" y="{last + 4:.1f}" fill="{shade}" font-size="11">'
+            f"{number + 1} {html.escape(name)}</text>"
+        )
+    return "\n".join([*parts, "</svg>", ""])
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
@@ -223,7 +287,7 @@ def main(given: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as place:
         lines = list(compare(arguments, Path(place)))
     receipt = Receipt.issue("translation").line()
-    text = "\n".join([*lines, "", f"`python benchmarks/translation.py` — {receipt}"])
+    text = "\n".join([*lines, "", f"`python benchmarks/translation.py RUN …` — {receipt}"])
     print(text)
     if arguments.write:
         page = PAGE.read_text("utf-8")

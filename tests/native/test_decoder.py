@@ -230,6 +230,31 @@ def test_rows_are_chosen_as_in_the_ordinary_state() -> None:
                 assert_close(decoder.step(tokens), out.logits[:, 0], atol=1e-4, rtol=1e-4)
 
 
+def test_rows_in_circles_and_chains_are_chosen_as_in_the_ordinary_state() -> None:
+    """Texts that stay, move on, go round, and leave some behind, as beams do."""
+    model = make("llama", "sfs")
+    generator = Random(0)
+    orders = [[1, 2, 3, 0, 5, 4, 6], [0, 0, 1, 2, 4, 4, 3], [6, 5, 4, 3, 2, 1, 0], [1, 0, 2, 3, 4]]
+    with torch.inference_mode():
+        state = model(some_tokens(7, 5)).state
+        assert state is not None
+        decoder = model.native(batch=7, memory=state.memory)
+        decoder.load(state)
+        for number in range(40):
+            if number < len(orders):
+                rows = orders[number]
+            else:
+                count = generator.choice([4, 5, 6, 7])
+                rows = [generator.randrange(decoder.batch) for _ in range(count)]
+            decoder.rows(rows)
+            state = state.rows(torch.tensor(rows))
+            tokens = some_tokens(len(rows), 1, seed=number)
+            out = model(tokens, state)
+            state = out.state
+            assert_close(decoder.step(tokens), out.logits[:, 0], atol=1e-4, rtol=1e-4)
+        check_state(model, decoder, state)
+
+
 @pytest.mark.parametrize(
     ("family", "pattern"), [("transformer", "sf | (scf)x2"), ("sru", "ar | a[source]ra[source]")]
 )
@@ -258,8 +283,8 @@ def test_what_has_no_form_is_said() -> None:
         small_model("bert", "sf", torch.float32).native()
     with pytest.raises(NotMeant, match="float64"):
         small_model("gpt2", "sf").native()
-    with pytest.raises(NotMeant, match="33 texts"):
-        make("gpt2", "sf").native(batch=33)
+    with pytest.raises(NotMeant, match="161 texts"):
+        make("gpt2", "sf").native(batch=161)
     model = build(small_config("gpt2"))
     model.blocks[0].register_forward_hook(lambda *_: None)
     with pytest.raises(NoForm, match="listens to block 's'"):

@@ -201,14 +201,18 @@ class Search:
 
     def restrict(self, logs_bkv: Tensor, step: int) -> None:
         """Forbid an early end and repeated n-grams, except where a prefix says what comes."""
-        free = step >= self.beam.shortest and not self.beam.no_repeat_ngram
+        free = []
         for row, number in enumerate(self.live):
-            prefix = self.prefix[number]
-            if step < len(prefix):
-                keep_only(logs_bkv[row], prefix[step])
-            elif not free:
+            if step < len(self.prefix[number]):
+                keep_only(logs_bkv[row], self.prefix[number][step])
+            else:
+                free.append(row)
+        if self.beam.no_repeat_ngram:
+            for row in free:
                 for k, tokens in enumerate(self.tokens_bkt[row].tolist()):
                     forbid(logs_bkv[row, k], tokens, step, self.marks.end, self.beam)
+        elif step < self.beam.shortest:
+            logs_bkv[free, :, self.marks.end] = -math.inf
 
     def go_on(self, rows: list[int], from_bk: Tensor, token_bk: Tensor, sums_bk: Tensor) -> None:
         """Lengthen these rows: from which beam each text comes, and by which token."""

@@ -43,7 +43,7 @@ from parformer.native.program import MATRIX, NoForm, NotMeant, Program, Weights
 from parformer.native.slots import Engine, Slot
 from parformer.state import State
 
-MOST_TEXTS, MOST_TOKENS = 32, 8
+MOST_TEXTS, MOST_TOKENS = 160, 8
 """Texts side by side and tokens of a step; beyond them the ordinary step is as fast."""
 
 

@@ -180,8 +180,7 @@ int64_t decoder_late(Decoder* decoder, const int64_t* late, int64_t slots) {
 // Goes on with these slots, in this order.
 int64_t decoder_rows(Decoder* decoder, const int64_t* index, int64_t count) {
   return guarded([&] {
-    for (Cache& cache : decoder->caches)
-      cache.arrange(index, count, cache.length() + std::max<int64_t>(64, cache.length() / 2));
+    for (Cache& cache : decoder->caches) cache.choose(index, count);
     for (Cells& cells : decoder->cells) {
       std::vector<float> next(count * cells.size);
       for (int64_t n = 0; n < count; n++)

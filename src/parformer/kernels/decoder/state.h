@@ -41,6 +41,66 @@ struct Cache {
     end = kept;
   }
 
+  // Goes on with these slots, in this order. Beams choose in every step, and most of them stay
+  // where they are: only those that move are copied, unless there are more of them than before, or
+  // so few that memory is worth giving back.
+  void choose(const int64_t* from, int64_t slots) {
+    const int64_t each = heads * capacity * width;
+    const int64_t had = each ? int64_t(values.size()) / each : 0;
+    if (slots > had || 2 * slots < had) {
+      arrange(from, slots, length() + std::max<int64_t>(64, length() / 2));
+      return;
+    }
+    // A slot may be overwritten once nobody else has to be copied from it.
+    std::vector<int64_t> readers(had, 0), ready;
+    for (int64_t slot = 0; slot < slots; slot++) readers[from[slot]] += from[slot] != slot;
+    std::vector<bool> done(slots);
+    for (int64_t slot = 0; slot < slots; slot++) {
+      done[slot] = from[slot] == slot;
+      if (!done[slot] && !readers[slot]) ready.push_back(slot);
+    }
+    while (!ready.empty()) {
+      const int64_t slot = ready.back(), source = from[slot];
+      ready.pop_back();
+      copy(source, slot);
+      done[slot] = true;
+      if (--readers[source] == 0 && source < slots && !done[source]) ready.push_back(source);
+    }
+    // What is left goes round in circles, for which one slot is put aside.
+    for (int64_t first = 0; first < slots; first++) {
+      if (done[first]) continue;
+      set_aside(first);
+      int64_t slot = first;
+      for (; from[slot] != first; slot = from[slot]) {
+        copy(from[slot], slot);
+        done[slot] = true;
+      }
+      put_back(slot);
+      done[slot] = true;
+    }
+  }
+
+  void copy(int64_t source, int64_t slot) {
+    for (std::vector<float>* rows : {&keys, &values})
+      for (int64_t head = 0; head < heads; head++)
+        std::memcpy(rows->data() + ((slot * heads + head) * capacity + start) * width,
+                    rows->data() + ((source * heads + head) * capacity + start) * width,
+                    length() * width * sizeof(float));
+  }
+
+  void set_aside(int64_t slot) {
+    const int64_t size = heads * capacity * width;
+    spare.assign(keys.begin() + slot * size, keys.begin() + (slot + 1) * size);
+    spare.insert(spare.end(), values.begin() + slot * size, values.begin() + (slot + 1) * size);
+  }
+
+  void put_back(int64_t slot) {
+    const int64_t size = heads * capacity * width;
+    std::copy(spare.begin(), spare.begin() + size, keys.begin() + slot * size);
+    std::copy(spare.begin() + size, spare.end(), values.begin() + slot * size);
+    std::vector<float>().swap(spare);
+  }
+
   // Makes room for more places in all slots.
   void reserve(int64_t slots, int64_t more) {
     if (end + more <= capacity && int64_t(keys.size()) >= slots * heads * capacity * width) return;
