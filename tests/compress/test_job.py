@@ -196,6 +196,13 @@ def test_a_text_that_changed_is_noticed(
         pf.compress(**asked, **QUICK)
 
 
+def test_wishes_are_told_as_they_were_before_there_was_a_choice_of_scores() -> None:
+    """So that steps which an older version has done are found again."""
+    assert "score" not in job.wishes(CompressRequest(model=Path("x")))
+    other = CompressRequest(model=Path("x"), score="magnitude")
+    assert job.wishes(other) != job.wishes(CompressRequest(model=Path("x")))
+
+
 def test_a_killed_compression_ends_with_the_same_bits(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
