@@ -219,7 +219,8 @@ def test_two_translators_are_compared(
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "vocabularies"), [("unigram", 300, "joint"), ("character", 0, "separate")]
+    ("kind", "size", "vocabularies"),
+    [("unigram", 300, "joint"), ("character", 0, "separate"), ("bpe", 270, "separate")],
 )
 def test_vocabularies_of_their_own(
     kind: str, size: int, vocabularies: str, pairs: Path, tmp_path: Path
