@@ -97,7 +97,7 @@ def test_a_search_for_sizes_looks_further_for_what_bits_make_quicker(
     monkeypatch.setattr(finalists, "candidates", lambda *_: [])
     monkeypatch.setattr(finalists, "picture", lambda *_: None)
     fit: Any = SimpleNamespace(
-        baseline=SimpleNamespace(recipe=SimpleNamespace(model=pf.preset("pocket"))),
+        baseline=SimpleNamespace(recipe=SimpleNamespace(model=pf.preset("pocket")), tokens=0.0),
         kind=SimpleNamespace(searches=True),
         limits={"latency": 0.1},
         path=tmp_path,
