@@ -10,11 +10,14 @@ import pytest
 import parformer as pf
 from parformer.compress.receipt import Bench, Figures
 from parformer.compress.request import Targets
-from parformer.compress.result import Stair, recovery_words
+from parformer.compress.result import CompressResult, Stair, recovery_words
 from parformer.compress.standing import Standing, lossy_for, useless_for
 from parformer.data.tokens import Prepared
 from parformer.events import Watch
+from parformer.measure.device import describe_device
 from parformer.recipe import Recipe
+from parformer.report.compressed import compressed_page
+from parformer.search.machine import Machine
 
 FIRST = Figures(size=100, parameters=9, memory=9, token=1.0, piece=1.0, loss=2.0)
 LIMIT = Targets(loss=0.05)
@@ -124,3 +127,32 @@ def test_a_text_in_fewer_words_goes_back_to_the_old_ones() -> None:
     assert gone.teacher == Path("original")
     assert gone.bench.recipe == bench().recipe
     assert gone.bench.others == (few,), "models that were left out are still read with their words"
+
+
+def told(standing: Standing) -> tuple[str, str]:
+    """Verdict and page."""
+    found = CompressResult(
+        source="run",
+        corpus="text",
+        tokenizer="byte",
+        task="language",
+        limits=("loss=+5%",),
+        stairs=tuple(standing.stairs),
+        kept=True,
+        seconds=1.0,
+        device=Machine.of(describe_device(), 0),
+        version="0",
+        date="2026-11-19",
+    )
+    return found.verdict(), compressed_page(found)
+
+
+def test_verdict_and_page_tell_what_was_judged_together() -> None:
+    shrink = ("shrink", after(size=50, loss=2.96))
+    verdict, page = told(walk(shrink, ("distil", after(size=50, loss=2.08))))
+    assert "After shrink alone the loss was +48.0%, after distil +4.0%." in verdict
+    assert "lost more than it may, and was judged with distil" in page
+    verdict, page = told(walk(shrink, ("distil", after(size=50, loss=2.4))))
+    why = "even with distil after it the loss would grow by 20.00%, more than 5.00%"
+    assert f"shrink: {why}" in verdict
+    assert f"left out: {why}" in page
