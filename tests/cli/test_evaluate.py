@@ -113,6 +113,8 @@ def test_a_text_that_changed_is_refused_unless_it_is_named(
         (("--corpus", "text.txt", "--tokens", "0"), "tokens must be at least 2"),
         (("--corpus", "text.txt", "--mem-len", "-1"), "mem_len must be at least 0"),
         (("--corpus", "text.txt", "--device", "warp"), "cannot use the device 'warp'"),
+        (("--corpus", "text.txt", "--max-len", "9"), "--max-len is for models that translate"),
+        (("--corpus", "text.txt", "--min-len", "9", "--max-len", "3"), "min_len 9 exceeds max_len"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(

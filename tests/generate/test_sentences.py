@@ -129,6 +129,7 @@ def test_a_summary_is_decoded_as_published(tmp_path: Path, capsys: Any) -> None:
         (("--prompt", "a", "--prefix", "a"), "--prefix is for sources"),
         (("--prompt", "a", "--no-repeat-ngram", 3), "--no-repeat-ngram is for sources"),
         (("--prompt", "a", "--length-penalty", 2), "--length-penalty is for sources"),
+        (("--prompt", "a", "--beam", 2), "--beam is for sources"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(

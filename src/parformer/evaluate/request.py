@@ -147,6 +147,11 @@ def evaluated(asked: EvaluateRequest, preparing: Preparing) -> Evaluated:
 
     opened = open_run(Path(asked.model))
     model = load(opened.folder, device=find_device(asked.device), **asked.lengths)
+    if model.encoder is None and asked.flags:
+        raise ConfigError(
+            f"{asked.flags[0]} is for models that translate, and {str(asked.model)!r} has no "
+            "encoder; leave it out"
+        )
     if asked.tasks:
         return untrained(asked, opened, model, preparing)
     if model.config.label_head != "none":

@@ -63,6 +63,16 @@ class Decoding:
         return {name: value for name, value in told.items() if value is not None}
 
     @property
+    def flags(self) -> list[str]:
+        """Those of these fields that somebody set, as a command line calls them.
+
+        >>> Decoding(beam=4, min_len=55).flags
+        ['--beam', '--min-len']
+        """
+        asked = [field for field in fields(Decoding) if getattr(self, field.name) != field.default]
+        return [f"--{field.name.replace('_', '-')}" for field in asked]
+
+    @property
     def penalty(self) -> float:
         return STYLES[self.style][0] if self.length_penalty is None else self.length_penalty
 

@@ -106,16 +106,8 @@ class GenerateRequest(Decoding):
     @property
     def for_sources(self) -> list[str]:
         """Flags that were given and that only a translator understands."""
-        told = {
-            "--style": self.style != "fairseq",
-            "--length-penalty": self.length_penalty is not None,
-            "--min-len": self.min_len is not None,
-            "--max-len": self.max_len is not None,
-            "--no-repeat-ngram": self.no_repeat_ngram,
-            "--n-best": self.n_best > 1,
-            "--prefix": self.prefix,
-        }
-        return [flag for flag, given in told.items() if given]
+        more = {"--n-best": self.n_best > 1, "--prefix": bool(self.prefix)}
+        return [*self.flags, *(flag for flag, given in more.items() if given)]
 
     @property
     def reads_source(self) -> bool:
