@@ -160,11 +160,16 @@ class Examples(Batches):
         self._kept: tuple[int, NDArray[np.int64]] = (-1, np.empty((0, 0), np.int64))
 
     def at(self, index: int, rows: slice = slice(None)) -> Batch:
+        return batch_of([self.features[n] for n in self.chosen(index)], self.pad, rows)
+
+    def chosen(self, index: int) -> NDArray[np.int64]:
+        """The places of the features in batch number `index`."""
         epoch, place = divmod(index, self.per_epoch)
         if self._kept[0] != epoch:
             rng = np.random.Generator(np.random.PCG64(number_for(self.seed, "bucket", epoch)))
             self._kept = (epoch, in_pools(rng, self.lengths_n, self.batch, self.pool))
-        return batch_of([self.features[n] for n in self._kept[1][place]], self.pad, rows)
+        found: NDArray[np.int64] = self._kept[1][place]
+        return found
 
 
 def batch_of(chosen: Sequence[Feature], pad: int, rows: slice = slice(None)) -> Batch:

@@ -37,6 +37,7 @@ from parformer.tasks.translate import need_pair
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
 from parformer.train.loop import Outcome, train
+from parformer.train.objective import teacher_identity
 from parformer.train.plan import decide, fit_vocabulary
 from parformer.train.run import (
     agree,
@@ -76,6 +77,9 @@ def train_model(
         tokens = prepared.splits["train"].tokens
         refuse_misfits(recipe, tokens, workers)
         refuse_teacher(recipe, prepared.tokenizer)
+        if recipe.compress is not None and recipe.compress.teacher:
+            known = teacher_identity(recipe.compress.teacher)
+            recipe = recipe.replaced({"compress.teacher_identity": known})
         return decide(recipe, tokens, workers, watch.notice)
 
     if recipe is not None:

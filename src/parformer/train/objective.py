@@ -18,14 +18,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parformer.blocks.taps import Taps
-from parformer.data.batches import Batch
+from parformer.data.batches import Batch, Batches
+from parformer.data.labelled import Examples
 from parformer.embedding import IGNORE
 from parformer.errors import ConfigError, FolderError
 from parformer.model import Model, load
 from parformer.shaping import CompressConfig
 from parformer.state import Output, State
+from parformer.store.files import sha256
+from parformer.store.folder import WEIGHTS
 from parformer.tasks import Task
 from parformer.tasks.labelled import LabelTask, label_logits
+from parformer.tasks.span import Span
+from parformer.train.lessons import TOLD, lessons
 from parformer.train.run import open_run
 from parformer.train.transfer import outermost
 
@@ -80,11 +85,22 @@ class Distilling(Objective):
             total = total + layers_apart(heard, told, self.config)
         return total, None
 
+    def lessons(self, batches: Batches, updates: int) -> Batches:
+        """Batches with the teacher's answers, where it would be asked for the same ones again."""
+        again = updates > batches.per_epoch and isinstance(batches, Examples)
+        if not again or isinstance(self.task, Span):  # a span's are one for every token
+            return batches
+        assert isinstance(batches, Examples)
+        return lessons(batches, self.teachers[0], teacher_identity(self.config.teacher))
+
     def of_labels(self, task: LabelTask, batch: Batch) -> Tensor:
         """The same for whoever tells labels; scores that are no classes are compared by squares."""
         own = label_logits(self.model, batch)
-        with torch.no_grad():
-            theirs = label_logits(self.teachers[0], batch)
+        if TOLD in batch.inputs:
+            theirs = batch.inputs[TOLD]
+        else:
+            with torch.no_grad():
+                theirs = label_logits(self.teachers[0], batch)
         hard = task.loss_of(own, batch)
         if own.dim() == 3:  # where an answer begins and ends: over the tokens there are
             there_b1t = batch.inputs["padding"][:, None]
@@ -103,8 +119,18 @@ READ = ("token_types", "padding", "source", "source_padding")
 """Inputs that both read beside tokens."""
 
 
+def teacher_identity(teacher: str) -> str:
+    """SHA-256 of a teacher's weights."""
+    return sha256(open_run(Path(teacher)).folder / WEIGHTS)
+
+
 def open_teacher(config: CompressConfig, student: Model) -> Model:
-    """The teacher, if it speaks of the same tokens."""
+    """The teacher, if it speaks of the same tokens and is the one that the run began with."""
+    if config.teacher_identity and teacher_identity(config.teacher) != config.teacher_identity:
+        raise FolderError(
+            f"the weights of the teacher {config.teacher!r} are not those that the run was started "
+            "with; restore them, or choose another --run"
+        )
     model = load(open_run(Path(config.teacher)).folder)
     if student.config.label_head != "none" and config.listens:
         raise ConfigError("features and attention are learned from words, not from labels; leave 0")

@@ -57,6 +57,7 @@ OPEN: dict[str, object] = {
     "train.evaluate_every": 0,
     "train.start_identity": "",
     "data.identity": "",
+    "compress.teacher_identity": "",
 }
 """What a recipe may leave open, and how it says so; a run's configuration has the answers."""
 

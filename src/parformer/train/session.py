@@ -75,6 +75,9 @@ class Session:
             self.shaping = Shaping(self.model, recipe.compress, self.config.steps)
         own = (objective or self.usual_objective)(self.model, self.task)
         self.pupil = own if isinstance(own, Distilling) else None
+        if self.pupil is not None:
+            read = self.reading.batches
+            self.reading.batches = self.pupil.lessons(read, self.config.steps)
         self.transfer = transfer_of(recipe)
         self.paced = None if self.transfer is None else Paced(self.model, self.transfer)
         self.objective = self.wrap(own)
