@@ -90,11 +90,15 @@ def silenced(model: Model, path: str, gone: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern"),
-    [*((name, "") for name in PRESETS), *((name, p) for name in MIXED for p in MIXED[name])],
+    ("name", "changes"),
+    [
+        *((name, {}) for name in PRESETS),
+        *((name, {"pattern": pattern}) for name in MIXED for pattern in MIXED[name]),
+        *(("llama-pocket", {"n_kv_head": told}) for told in (4, 2)),
+    ],
 )
-def test_fewer_units_are_units_switched_off(name: str, pattern: str) -> None:
-    model = alive(name, **({"pattern": pattern} if pattern else {}))
+def test_fewer_units_are_units_switched_off(name: str, changes: dict[str, object]) -> None:
+    model = alive(name, **changes)
     cuttable = {path: block for path, block in places(model) if units(block)}
     assert cuttable
     kept: dict[str, Tensor | None] = {}

@@ -83,7 +83,7 @@ def cut(
     if isinstance(block, FeedForward):
         made, less = cut_middle(spec, block, stays, own)
     elif isinstance(block, SelfAttention):
-        made, less = cut_heads(spec, block, stays, own)
+        made, less = cut_heads(config, spec, block, stays, own)
     elif isinstance(block, SRUAttention):
         made, less = cut_attentive(spec, block, stays, own)
     elif isinstance(block, SRU):
@@ -103,7 +103,9 @@ def cut_middle(spec: BlockSpec, block: FeedForward, stays_m: Tensor, own: Named)
     return with_options(spec, inner=len(stays_m)), less
 
 
-def cut_heads(spec: BlockSpec, block: SelfAttention, stays_g: Tensor, own: Named) -> Cut:
+def cut_heads(
+    config: StackConfig, spec: BlockSpec, block: SelfAttention, stays_g: Tensor, own: Named
+) -> Cut:
     """Fewer key-value heads, and with each the queries that read it."""
     each = block.heads // block.kv_heads
     heads_h = (stays_g[:, None] * each + torch.arange(each)).flatten()
@@ -115,7 +117,7 @@ def cut_heads(spec: BlockSpec, block: SelfAttention, stays_g: Tensor, own: Named
     less |= rows_of(own, ("distance.weight", *BIASES), queries)
     less["out.weight"] = own["out.weight"][:, queries]
     sizes = {"heads": len(heads_h), "head": block.width}
-    if each > 1:
+    if each > 1 or config.n_kv_head:
         sizes["kv_heads"] = len(stays_g)
     return with_options(spec, **sizes), less
 
