@@ -194,6 +194,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "limits": ("size=10MB", "loss=+5%"),
     },
     "fewer words, 8 bits": {"by": "vocabulary,quantize", "bits": 8},
+    "fewer words, taught, 8 bits": {"by": "vocabulary,distil,quantize", "bits": 8},
     "fewer heads and channels": {"by": "shrink,distil", "limits": ("latency=0.7x",)},
     "fewer words, heads and channels, 8 bits": {
         "by": "vocabulary,shrink,distil,quantize",
