@@ -195,11 +195,11 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "fewer words, 8 bits": {"by": "vocabulary,quantize", "bits": 8},
     "fewer words, taught, 8 bits": {"by": "vocabulary,distil,quantize", "bits": 8},
-    "fewer heads and channels": {"by": "shrink,distil", "limits": ("latency=0.7x",)},
+    "fewer heads and channels": {"by": "shrink,distil", "limits": ("size=0.85x",)},
     "fewer words, heads and channels, 8 bits": {
         "by": "vocabulary,shrink,distil,quantize",
         "bits": 8,
-        "limits": ("latency=0.5x",),
+        "limits": ("size=0.45x",),
     },
 }
 """What is tried, and how `compress` is asked for it."""
