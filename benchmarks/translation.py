@@ -221,7 +221,8 @@ def table(result: Comparison, scores: dict[str, float], count: int) -> Iterable[
     for name, bleu in scores.items():
         beside = [f"{1 / result.ratio(name, other):.2f}" for other in (THEIRS, EXACT)]
         cells = [f"{count / result[name].median:.1f}", *beside, f"{bleu:.1f}"]
-        yield f"| {name} | {' | '.join(cells)} |"
+        shown = name.replace("|", "\\|")  # a table's own sign
+        yield f"| {shown} | {' | '.join(cells)} |"
 
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 340, 56, 46, 34, 250
