@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,9 @@ def test_classes_have_the_models_probabilities(
     result = json.loads((run / "result.json").read_text())
     assert found["calibration_error"] == result["valid"]["calibration_error"]
     assert pf.predict(model=run / "model", texts=("bad",)).calibration is None
+    for place_, words in ((run, "on average, on validation"), (run / "model", "is not known")):
+        assert main(["predict", str(place_), "--text", "bad"]) == 0
+        assert words in capsys.readouterr().out
 
 
 def test_a_file_is_answered_line_by_line_in_order(
@@ -95,6 +99,36 @@ def test_answers_stand_in_their_passages(place: Path, capsys: pytest.CaptureFixt
     assert found["count"] == 40
 
 
+def test_labels_of_a_file_are_not_looked_at(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, name, wrong in (
+        ("span", "questions", {"answers": [{"text": "nowhere", "answer_start": 3}]}),
+        ("choice", "choices", {"label": 9}),
+    ):
+        rows = [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+        file = tmp_path / "wrong.jsonl"
+        file.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
+        alike = [asked(capsys, place / kind, "--input", one)["predictions"]
+                 for one in (file, place / f"{name}.jsonl")]  # fmt: skip
+        assert alike[0] == alike[1]
+
+
+def test_no_answer_is_told_where_validation_says_that_it_is_likelier(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--question", "film", "--passage", "the film was a story")
+    (before,) = asked(capsys, place / "span", *words)["predictions"]  # type: ignore[misc]
+    run = tmp_path / "span"
+    shutil.copytree(place / "span", run)
+    result = json.loads((run / "result.json").read_text())
+    for threshold, text in ((-before["score"] - 1, ""), (-before["score"] + 1, before["answer"])):
+        result["valid"]["metrics"]["best_threshold"] = threshold
+        (run / "result.json").write_text(json.dumps(result))
+        (told,) = asked(capsys, run, *words)["predictions"]  # type: ignore[misc]
+        assert (told["answer"], told["score"]) == (text, before["score"])
+
+
 def test_choices_add_up(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--passage", "the film", "--choices", "good", "--choices", "bad", "--choices", "poor")
     found = asked(capsys, place / "choice", *words)
@@ -121,6 +155,8 @@ def test_choices_add_up(place: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("span", ["--text", "a"], "ask it with --question and --passage"),
         ("span", ["--question", "a"], "needs the --passage"),
         ("choice", ["--text", "a"], "ask it with --text and --choices"),
+        ("choice", ["--text", "a", "--choices", "b"], "a single --choices leaves nothing"),
+        ("classify", ["--text", "a", "--text-pair", "b"], "was trained on single texts; leave out"),
         ("classify", ["--text", "a", "--output", "b"], "--output b is for the answers to --input"),
         ("classify", ["--input", "nowhere.csv"], "there is no file 'nowhere.csv'"),
     ],

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import shlex
 from pathlib import Path
 
 import pytest
 
 from parformer.data.tables import read_examples, read_table
 from parformer.errors import CorpusError, ParformerError
+from parformer.fields import parse_assignment
 
 ROWS = [(f'text {n}, "quoted"\nand on', str(n % 2)) for n in range(20)]
 
@@ -68,6 +70,7 @@ def test_a_folder_says_which_split_a_file_is(tmp_path: Path) -> None:
         ("text,label\ngood,1\n ,0\n", "line 3 of '.*' has an empty 'text'; fill it in"),
         ("text,label\ngood,\n", "line 2 of '.*' has no 'label'; fill it in"),
         ("text,label\ngood,fine,1\n", "line 2 of '.*' has 3 columns, the first line 2"),
+        ("text,text,label\ngood,fine,1\n", "has two columns 'text'; give each a name of its own"),
         ("text,label\n", "has no rows below its first line"),
         ("", "is empty; its first line names the columns"),
     ],
@@ -80,6 +83,17 @@ def test_what_is_wrong_with_a_table_is_told_in_a_line(
     with pytest.raises(CorpusError, match=message) as refusal:
         read_examples(str(file))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("sign", [";", "\t", "|"])
+def test_the_hint_at_another_delimiter_can_be_typed(sign: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"text{sign}label\ngood{sign}1\n")
+    with pytest.raises(CorpusError) as refusal:
+        list(read_table(file))
+    words = shlex.split(str(refusal.value).partition("train with ")[2].partition(", or ")[0])
+    assert words[0] == "--set"
+    assert parse_assignment(words[1]) == ("data.delimiter", sign)
 
 
 def test_columns_that_are_not_there_get_the_nearest(tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from sklearn.linear_model import Ridge as TheirRidge
 from sklearn.naive_bayes import MultinomialNB
 
 from parformer.data.labelled import Feature
-from parformer.evaluate.baselines import RIDGE, Bag, Bayes, Ridge, bag_of, buckets_for
+from parformer.evaluate.baselines import (
+    AROUND,
+    RIDGE,
+    Bag,
+    Bayes,
+    Nearby,
+    Ridge,
+    bag_of,
+    buckets_for,
+)
 
 
 def bags(count: int, buckets: int, seed: int) -> list[Bag]:
@@ -53,6 +62,27 @@ def test_a_bag_has_no_marks_and_knows_its_sides() -> None:
     assert len(one([5], [5])) == 3  # on this side, on that, on both
     assert one([5], [6]) != one([6], [5])
     assert len(one([5], [6])) == 2
+
+
+def test_answers_are_looked_for_among_the_words_of_their_question() -> None:
+    rng = np.random.default_rng(0)
+    passages = [rng.integers(0, 30, size) for size in (40, 25, 3, 1)]
+    counted = Nearby(passages, length=2)
+    flat = np.concatenate(passages).tolist()
+    for passage in passages:
+        question = rng.integers(0, 40, 6)
+        weight = [
+            np.log1p(len(flat) / flat.count(token)) if token in question else 0.0
+            for token in passage.tolist()
+        ]
+        scores = []
+        for start in range(max(1, len(passage) - 1)):
+            end = min(start + 2, len(passage))
+            left, right = weight[max(0, start - AROUND) : start][::-1], weight[end : end + AROUND]
+            beside = [w * (1 - n / AROUND) for side in (left, right) for n, w in enumerate(side)]
+            scores.append(sum(beside) - sum(weight[start:end]))
+        assert scores[counted.tell(passage, question)] == pytest.approx(max(scores))
+    assert 0 <= counted.tell(np.array([99, 98, 99]), np.array([99])) < 3  # never seen
 
 
 @pytest.mark.parametrize(("classes", "buckets"), [(2, 2**18), (100, 2**16), (10**6, 2**10)])

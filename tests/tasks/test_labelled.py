@@ -35,7 +35,7 @@ from parformer.tasks import find_task
 from parformer.tasks.classify import classes_of
 from parformer.tasks.labelled import all_logits, label_logits
 from parformer.tasks.preparing import read_labelled
-from parformer.tasks.span import Span, best_answer, piece_starts, shows_most
+from parformer.tasks.span import Span, best_answer, nearby, piece_starts, shows_most
 from parformer.train.request import TrainRequest
 from parformer.train.run import read_run, read_run_tokenizer
 from tests.tasks.office import SMALL, write_choices, write_questions, write_reviews
@@ -359,7 +359,46 @@ def test_an_answer_that_is_not_there_is_left_out_and_told(place: Path) -> None:
     assert len(unpacked(prepared.splits["train"].tokens)) == 31
 
 
+def test_counting_finds_answers_among_the_words_of_their_questions(place: Path) -> None:
+    far, words = ["music"] * 30, ["the", "film", "was", "a", "story", "of", "two", "people"]
+    text = " ".join([*far, *words, *far])
+    examples = [
+        Example(texts=(text, "was a of two"), answers=((text.index("film"), "film"),)),
+        Example(texts=("", "music")),
+    ]
+    told = nearby(examples, examples, read_run_tokenizer(place / "span"))
+    assert told == ["story", ""]
+
+
 # What is refused
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "message"),
+    [
+        ("score", ["2.5"] * 20, "every row of train in .* has the label '2.5'"),
+        ("score", ["1", "2"] * 9 + ["1", "nan"], "the score 'nan' of 'text' is no number"),
+        ("score", ["1", "inf"] * 10, "the score 'inf' of 'text' is no number"),
+    ],
+)
+def test_scores_are_numbers_that_differ(
+    task: str, rows: list[str], message: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text("text,label\n" + "".join(f"text,{label}\n" for label in rows))
+    with pytest.raises(CorpusError, match=message):
+        pf.train(model="bert-pocket", task=task, data=str(table), run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_choice_without_a_label_is_refused(tmp_path: Path) -> None:
+    table = write_choices(tmp_path / "choices.jsonl")
+    lines = table.read_text().splitlines()
+    bare = json.loads(lines[3])
+    del bare["label"]
+    table.write_text("\n".join([*lines[:3], json.dumps(bare), *lines[4:]]) + "\n")
+    with pytest.raises(CorpusError, match=r"1 of 32 rows of train in .* have no label, the first"):
+        pf.train(model="bert-pocket", task="choice", data=str(table), run=tmp_path / "run")
 
 
 @pytest.mark.parametrize(

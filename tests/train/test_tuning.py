@@ -213,6 +213,17 @@ def test_a_start_of_another_vocabulary_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_start_reads_with_its_own_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_folder(tmp_path / "bert", "bert")
+    data = write_reviews(tmp_path / "reviews.csv", 40)
+    words = ["train", "--start", str(folder), "--task", "classify", "--data", str(data)]
+    assert main([*words, "--tokenizer", "unigram", "--run", str(tmp_path / "run")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "data.tokenizer 'unigram' means nothing beside --start, which brings its own" in last
+
+
 def test_weights_that_changed_meanwhile_are_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "bert", "bert")
     start = open_start(folder)
@@ -295,6 +306,9 @@ def test_several_seeds_give_a_median_and_a_range(
     words += ["--seeds", "3", "--try", "learning_rate=1e-3,2e-3", "--run", str(tmp_path / "many")]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["several"]
+    assert main(words) == 0  # all of it is done
+    told = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("test   majority: accuracy") for line in told) == 1
     assert [one["changes"] for one in found["tried"]].count(["train.learning_rate=0.001"]) == 1
     for one in found["tried"]:
         scores = sorted(

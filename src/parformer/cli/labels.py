@@ -9,25 +9,42 @@ from typing import TYPE_CHECKING, Any
 from parformer.cli.console import make_console, print_lines
 
 if TYPE_CHECKING:
+    from parformer.recipe import Recipe
     from parformer.train.request import TrainResult
     from parformer.train.several import Several, Spread
 
 
 def farewell(result: TrainResult) -> None:
     """How it ended, beside what counting reaches, and what to do next."""
+    from parformer.train.run import read_run
+
     console, outcome = make_console(), result.outcome
     scores = outcome.result.scores if outcome.result is not None else {}
     if result.several is not None:
-        for line in spread_lines(result.several):
-            console.print(line, soft_wrap=True, markup=False)
+        told = spread_lines(result.several)
+        told += [f"{split:<6} {b}" for split, one in scores.items() if (b := beside(one.values))]
     else:
-        for split, score in scores.items():
-            for line in score_lines(split, score.values):
-                console.print(line, soft_wrap=True, markup=False)
+        told = [line for split, one in scores.items() for line in score_lines(split, one.values)]
+    for line in told:
+        console.print(line, soft_wrap=True, markup=False)
     print_lines(
         f"model: {result.run / 'model'}",
-        f"try:   parformer predict {shlex.quote(str(result.run))} --text 'A lovely film.'",
+        f"try:   parformer predict {shlex.quote(str(result.run))} {asking(read_run(result.run))}",
     )
+
+
+def asking(recipe: Recipe) -> str:
+    """How `predict` is asked about such a model."""
+    from parformer.tasks.preparing import texts_of
+
+    match recipe.model.label_head:
+        case "span":
+            return "--question 'Who wrote it?' --passage 'It was written by Ann.'"
+        case "choice":
+            return "--passage 'It was late.' --choices 'She slept.' --choices 'It rained.'"
+        case _:
+            pair = " --text-pair 'It was good.'" if texts_of(recipe) == 2 else ""
+            return "--text 'A lovely film.'" + pair
 
 
 def score_lines(split: str, values: Mapping[str, Any]) -> list[str]:
@@ -41,9 +58,14 @@ def score_lines(split: str, values: Mapping[str, Any]) -> list[str]:
     if (off := values.get("calibration_error")) is not None:
         head += f"  probabilities off by {off:.1%}"
     told = [head]
-    if beside := values.get("beside"):
-        told.append("       " + "; ".join(f"{n}: {in_words(m)}" for n, m in beside.items()))
+    if line := beside(values):
+        told.append(f"       {line}")
     return told
+
+
+def beside(values: Mapping[str, Any]) -> str:
+    """What counting reaches on the same examples; empty where nothing was counted."""
+    return "; ".join(f"{n}: {in_words(m)}" for n, m in values.get("beside", {}).items())
 
 
 def in_words(metrics: Mapping[str, float]) -> str:

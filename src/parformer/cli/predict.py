@@ -60,3 +60,6 @@ def show(found: Predicted, output: object) -> None:
         console.print(
             Text(f"Probabilities are off by {found.calibration:.1%} on average, on validation.")
         )
+    elif found.probable:
+        told = "How far probabilities are off is not known: no run of this model has measured it."
+        console.print(Text(told), soft_wrap=True)

@@ -49,6 +49,8 @@ class Benchmark:
     make: Make
     columns: tuple[str, ...] = ()
     """The columns of files that do not name them."""
+    texts: int = 2
+    """How many belong together."""
     length: int = 128
     """Tokens that its texts are cut to unless somebody says otherwise."""
     dev: str = ""
@@ -216,8 +218,8 @@ SPAN: Json = {"kind": "span", "length": 384}
 CHOICE: Json = {"kind": "choice", "length": 512}
 
 KNOWN: Sequence[Benchmark] = (
-    known("cola", single("sentence"), ("matthews",), columns=COLA),
-    known("sst2", single("sentence"), own=("SST-2",)),
+    known("cola", single("sentence"), ("matthews",), columns=COLA, texts=1),
+    known("sst2", single("sentence"), own=("SST-2",), texts=1),
     known("mrpc", pair("#1 String", "#2 String"), BOTH, own=("msr_paraphrase",)),
     known("stsb", NLI, ("pearson", "spearman"), kind="score", columns=STSB, own=("sts",)),
     known("qqp", pair("question1", "question2"), BOTH, columns=QQP),

@@ -107,6 +107,8 @@ def parsed_rows(lines_in: Iterable[str], delimiter: str, where: str) -> Iterator
             raise CorpusError(f"{where} is empty; its first line names the columns")
         if len(names) == 1:
             refuse_other_delimiter(names[0], delimiter, where)
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise CorpusError(f"{where} has two columns {twice[0]!r}; give each a name of its own")
         for row in lines:
             if not row:
                 continue
@@ -124,8 +126,9 @@ def refuse_other_delimiter(line: str, delimiter: str, where: str) -> None:
     for other in OTHERS:
         if other != delimiter and other in line:
             raise CorpusError(
-                f"{where} has one column, {line!r:.60}, and {other!r} in it; is that what stands "
-                f"between its columns? then say --set 'data.delimiter={other!r}'"
+                f"{where} has one column, {line!r:.60}, and {other!r} in it; if that stands "
+                f"between its columns, train with --set 'data.delimiter={json.dumps(other)}', or "
+                f"put {delimiter!r} there"
             )
 
 

@@ -2,7 +2,8 @@
 
 Two answers beside every score: always the most frequent class (or the mean), and a linear model
 of bags of n-grams, single tokens and pairs: naive Bayes for classes, ridge regression for scores.
-Of two texts the tokens that both have are counted as well.
+Of two texts the tokens that both have are counted as well. Where an answer stands in a passage is
+told by the words of its question around it.
 
 >>> bags = [np.array([1, 2]), np.array([2, 3]), np.array([4, 5])]
 >>> Bayes(bags, [0, 0, 1]).tell([np.array([2]), np.array([5])]).argmax(1).tolist()
@@ -28,6 +29,8 @@ MOST = 2**23
 """Numbers of a table of classes and buckets, at most."""
 MIX = np.uint64(0x9E3779B97F4A7C15)
 RIDGE, TURNS = 10.0, 30
+AROUND = 10
+"""Tokens on either side of a stretch that are looked at for words of a question."""
 
 
 def buckets_for(classes: int) -> int:
@@ -121,3 +124,41 @@ def conjugate_gradients(
         size, before = float(left_w @ left_w), size
         way_w = left_w + (size / before) * way_w
     return found_w
+
+
+class Nearby:
+    """The stretch of a passage with most words of a question beside it, and least inside.
+
+    A sliding window with distances, as SQuAD's authors published beside theirs: words count less
+    the farther away they are, and more the rarer they are in the passages that are given.
+
+    >>> Nearby([np.array([1, 2, 3, 4, 1, 5])], length=1).tell(np.array([1, 2, 3, 4]), np.array([4]))
+    2
+    """
+
+    def __init__(self, passages: Sequence[NDArray[np.int64]], length: int) -> None:
+        count_v = np.bincount(np.concatenate(passages))
+        self.weight_v = np.log1p(count_v.sum() / np.maximum(count_v, 1))
+        self.length = length
+
+    def tell(self, passage_t: NDArray[np.int64], question: NDArray[np.int64]) -> int:
+        """The place of its first token."""
+        known_t = np.minimum(passage_t, len(self.weight_v) - 1)
+        weight_t = np.where(np.isin(passage_t, question), self.weight_v[known_t], 0.0)
+        start = np.arange(max(1, len(passage_t) - self.length + 1))
+        end = np.minimum(start + self.length, len(passage_t))
+        before = np.concatenate(([0.0], np.cumsum(weight_t)))
+        inside = before[end] - before[start]
+        return int(
+            (left_of(weight_t)[start] + left_of(weight_t[::-1])[::-1][end] - inside).argmax()
+        )
+
+
+def left_of(weight_t: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What stands before each place, and before the end, the nearer the more.
+
+    >>> left_of(np.array([1.0, 0.0, 0.0])).tolist()
+    [0.0, 1.0, 0.9, 0.8]
+    """
+    near = 1 - np.arange(AROUND) / AROUND
+    return np.concatenate(([0.0], np.convolve(weight_t, near)[: len(weight_t)]))

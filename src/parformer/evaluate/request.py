@@ -121,24 +121,24 @@ def evaluate(
     request: EvaluateRequest | None = None, *, watch: Listener = nobody, **given: Any
 ) -> Evaluated:
     """How well a trained model predicts a text, and whether another one does it better."""
-    asked, preparing = requested(EvaluateRequest, request, given), Watch(watch).preparing
+    asked, told = requested(EvaluateRequest, request, given), Watch(watch)
     from parformer.evaluate.against import compared
     from parformer.train.run import open_run
 
     if asked.against is not None:
         open_run(Path(asked.against))  # what is missing is told before the first is read
-    found = evaluated(asked, preparing)
+    found = evaluated(asked, told)
     if asked.against is None:
         return found
-    other = evaluated(replace(asked, model=asked.against, beside=False), preparing)
+    other = evaluated(replace(asked, model=asked.against, beside=False), told)
     same = (found.identity, found.vocabulary) == (other.identity, other.vocabulary)
     losses = (found.stretches, other.stretches) if same else None
-    told = compared(str(asked.against), found.score, other.score, losses)
-    return replace(found, against=told)
+    return replace(found, against=compared(str(asked.against), found.score, other.score, losses))
 
 
-def evaluated(asked: EvaluateRequest, preparing: Preparing) -> Evaluated:
+def evaluated(asked: EvaluateRequest, watch: Watch) -> Evaluated:
     """How good one model is."""
+    preparing = watch.preparing
     from parformer.evaluate import perplexity
     from parformer.evaluate.stretches import Stretches
     from parformer.measure.device import find_device
@@ -155,7 +155,7 @@ def evaluated(asked: EvaluateRequest, preparing: Preparing) -> Evaluated:
     if asked.tasks:
         return untrained(asked, opened, model, preparing)
     if model.config.label_head != "none":
-        return labels(asked, opened, model, preparing)
+        return labels(asked, opened, model, watch)
     if opened.recipe is not None and opened.recipe.train.task == "pretrain":
         return pretrained(asked, opened, model, preparing)
     if asked.data:
@@ -237,7 +237,7 @@ def untrained(
     )
 
 
-def labels(asked: EvaluateRequest, opened: Opened, model: Model, preparing: Preparing) -> Evaluated:
+def labels(asked: EvaluateRequest, opened: Opened, model: Model, watch: Watch) -> Evaluated:
     """What a task's authors count, and what counting words reaches beside it."""
     from parformer.tasks import find_task
     from parformer.tasks.labelled import LabelTask
@@ -253,7 +253,7 @@ def labels(asked: EvaluateRequest, opened: Opened, model: Model, preparing: Prep
         raise ConfigError(f"--corpus {asked.corpus} is for texts without labels; say --data")
     if asked.data:
         recipe = recipe.replaced({"data.corpus": asked.data, "data.identity": ""})
-    recipe, prepared = read_labelled(recipe, opened.need_tokenizer(), preparing)
+    recipe, prepared = read_labelled(recipe, opened.need_tokenizer(), watch.preparing)
     if recipe.data.identity and recipe.data.identity != prepared.identity:
         raise ConfigError(
             f"{recipe.data.corpus!r} has changed since the run was trained on it; to read it all "
@@ -265,11 +265,14 @@ def labels(asked: EvaluateRequest, opened: Opened, model: Model, preparing: Prep
     if split not in prepared.splits:
         known = ", ".join(prepared.splits)
         raise ConfigError(f"{prepared.corpus!r} has no split {split!r}; it has {known}")
+    for note in prepared.notes:
+        if note.startswith(f"{split}:"):
+            watch.notice(note)
     task = find_task(replace(recipe, model=model.config))
     assert isinstance(task, LabelTask)
     score = task.score(model, prepared, split, asked.tokens or 0)
     if asked.beside:
-        preparing("counting", 1.0)
+        watch.preparing("counting", 1.0)
         score = task.with_beside(score, prepared, split)
     return Evaluated(
         score=score,

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,8 @@ class Predicted:
     """Of all."""
     calibration: float | None
     """How far its probabilities are off on average, by its validation; None where unknown."""
+    probable: bool = False
+    """Whether it tells probabilities."""
 
     def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
@@ -117,7 +119,7 @@ def predict(
         for example in examples:
             refuse_misfit(teller, example)
         told = tuple(teller.tell(examples))
-        return Predicted(predictions=told, count=len(told), calibration=teller.calibration)
+        return answered(teller, told, len(told))
     kept: list[Prediction] = []
     count = 0
     with written(asked.output) as write:
@@ -131,7 +133,14 @@ def predict(
             Watch(watch).preparing(f"told {count:,}", 0.0)
         if not count:
             raise ConfigError(f"{str(asked.input)!r} has no texts")
-    return Predicted(predictions=tuple(kept), count=count, calibration=teller.calibration)
+    return answered(teller, tuple(kept), count)
+
+
+def answered(teller: Teller, told: tuple[Prediction, ...], count: int) -> Predicted:
+    probable = teller.head in ("class", "choice")
+    return Predicted(
+        predictions=told, count=count, calibration=teller.calibration, probable=probable
+    )
 
 
 def in_turns(examples: Iterator[Example]) -> Iterator[list[Example]]:
@@ -156,7 +165,8 @@ def file_examples(teller: Teller, path: Path) -> Iterator[Example]:
     for number, row in read_table(path, data.delimiter):
         where = f"line {number:,} of {str(path)!r}"
         if teller.head in ("choice", "span"):
-            yield from (choice if teller.head == "choice" else squad)(row, where)
+            for one in (choice if teller.head == "choice" else squad)(row, where):
+                yield replace(one, label="", answers=())
             continue
         if not columns:
             columns, _ = find_columns(row, data.texts, "", repr(str(path)), labelled=False)

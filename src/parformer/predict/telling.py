@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from parformer.recipe import Recipe
 from parformer.records import Json
 from parformer.tasks.base import find_task
 from parformer.tasks.labelled import LabelTask, all_logits
+from parformer.tasks.preparing import texts_of
 from parformer.tasks.span import Span
 from parformer.train.run import open_run, read_result
 
@@ -60,6 +62,8 @@ class Teller:
     recipe: Recipe
     calibration: float | None = None
     """Its expected calibration error on validation, where its run has measured it."""
+    threshold: float | None = None
+    """How much likelier no answer must be than the best one, where questions may have none."""
     tokens: int = 4096
     """Read at once."""
 
@@ -90,12 +94,11 @@ class Teller:
     ) -> list[Prediction]:
         found = task.answers(features, told, examples, self.tokenizer)
         answers = [found[number] for number in range(len(examples))]
-        nulls = self.recipe.train.task == "squad2"
+        nulls, threshold = self.threshold is not None, self.threshold or 0.0
+        told = [task.settled(one, nulls, threshold) for one in answers]
         return [
-            Prediction(
-                answer=task.settled(one, nulls, 0.0), start=one.start, score=one.score - one.null
-            )
-            for one in answers
+            Prediction(answer=text, start=one.start if text else 0, score=one.score - one.null)
+            for text, one in zip(told, answers, strict=True)
         ]
 
 
@@ -109,18 +112,38 @@ def open_teller(path: Path, device: torch.device, tokens: int) -> Teller:
             f"the model in {str(path)!r} was trained for no labels; train one with --task "
             "classify, or let it write with 'parformer generate'"
         )
-    recipe, calibration = opened.recipe, None
+    recipe, known = opened.recipe, Validation()
     if recipe is None:
         window = min(WINDOW, config.max_len) if config.numbered else WINDOW
         recipe = Recipe(model=config).replaced({"train.tgt_len": window})
     else:
-        result = read_result(path)
-        known = None if result is None or result.valid is None else result.valid.values
-        found = None if known is None else known.get("calibration_error")
-        calibration = found if isinstance(found, float) else None
+        known = validation_of(path)
     task = find_task(replace(recipe, model=config))
     assert isinstance(task, LabelTask)
-    return Teller(model, opened.need_tokenizer(), task, recipe, calibration, tokens)
+    threshold = (
+        0.0 if known.threshold is None and recipe.train.task == "squad2" else known.threshold
+    )
+    return Teller(
+        model, opened.need_tokenizer(), task, recipe, known.calibration, threshold, tokens
+    )
+
+
+class Validation(NamedTuple):
+    """What a run found out on validation, where it did."""
+
+    calibration: float | None = None
+    threshold: float | None = None
+
+
+def validation_of(run: Path) -> Validation:
+    result = read_result(run)
+    if result is None or result.valid is None:
+        return Validation()
+    values = result.valid.values
+    metrics = values.get("metrics")
+    threshold = metrics.get("best_threshold") if isinstance(metrics, Mapping) else None
+    found = (values.get("calibration_error"), threshold)
+    return Validation(*(one if isinstance(one, float) else None for one in found))
 
 
 def refuse_misfit(teller: Teller, example: Example) -> None:
@@ -137,3 +160,10 @@ def refuse_misfit(teller: Teller, example: Example) -> None:
     }.get(teller.head, not example.choices)
     if not fits:
         raise InputError(f"this model tells a {teller.head}; ask it with {wanted}")
+    if len(example.choices) == 1:
+        raise InputError("a single --choices leaves nothing to choose from; give two or more")
+    count, trained = len(example.texts), texts_of(teller.recipe)
+    if teller.head in ("class", "score") and trained and count != trained:
+        what = "pairs of texts" if trained == 2 else "single texts"
+        way = "add" if trained == 2 else "leave out"
+        raise InputError(f"this model was trained on {what}; {way} --text-pair")

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import mean
 
 import numpy as np
@@ -153,13 +155,14 @@ class Scores(TextTask):
     def target(self, example: Example) -> int:
         if not example.label:
             return 0
-        try:
-            return bits_of(float(example.label))
-        except (ValueError, OverflowError):
-            raise CorpusError(
-                f"the score {example.label!r:.40} of {example.texts[0]!r:.40} is no number; "
-                "for classes say --task classify"
-            ) from None
+        with contextlib.suppress(ValueError, OverflowError):
+            score = float(example.label)
+            if math.isfinite(score):
+                return bits_of(score)
+        raise CorpusError(
+            f"the score {example.label!r:.40} of {example.texts[0]!r:.40} is no number; "
+            "for classes say --task classify"
+        )
 
     def loss_of(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.mse_loss(logits[:, 0], scores_of(batch.targets[:, 0]))
@@ -202,11 +205,7 @@ def truth_of(features: Sequence[Feature]) -> NDArray[np.float64]:
 def classes_of(examples: Sequence[Example], source: str) -> tuple[str, ...]:
     """The labels of train in order: of numbers, else of the alphabet."""
     kinds = {one.label for one in examples}
-    if len(kinds) < 2:
-        raise CorpusError(
-            f"every row of train in {source!r} has the label {next(iter(kinds))!r}; there is "
-            "nothing to tell apart, so give it two kinds at least"
-        )
+    refuse_one_kind(kinds, source)
     if len(kinds) > max(MANY, len(examples) // 2):
         raise CorpusError(
             f"{source!r} has {len(kinds):,} different labels in {len(examples):,} rows of train; "
@@ -216,3 +215,12 @@ def classes_of(examples: Sequence[Example], source: str) -> tuple[str, ...]:
         return tuple(sorted(kinds, key=lambda label: (float(label), label)))
     except ValueError:
         return tuple(sorted(kinds))
+
+
+def refuse_one_kind(labels: Collection[str], source: str) -> None:
+    """Refuse a train split that has one label, or one score, in all of its rows."""
+    if len(kinds := set(labels)) < 2:
+        raise CorpusError(
+            f"every row of train in {source!r} has the label {next(iter(kinds))!r}; there is "
+            "nothing to tell apart, so give it two kinds at least"
+        )

@@ -19,7 +19,7 @@ from parformer.events import Preparing
 from parformer.recipe import DataConfig, Recipe
 from parformer.store.files import cache_folder
 from parformer.tasks.base import find_task
-from parformer.tasks.classify import classes_of
+from parformer.tasks.classify import classes_of, refuse_one_kind
 from parformer.tasks.labelled import LabelTask
 
 HEADS = {"classify": "class", "score": "score", "choice": "choice", "span": "span"}
@@ -31,6 +31,12 @@ def kind_of(task: str) -> str:
     if task in BENCHMARKS:
         return BENCHMARKS[task].kind
     return task if task in HEADS else ""
+
+
+def texts_of(recipe: Recipe) -> int:
+    """How many texts belong together; 0 where the table's usual columns were taken."""
+    task = BENCHMARKS.get(recipe.train.task)
+    return len(recipe.data.texts) if task is None else task.texts
 
 
 def with_head(recipe: Recipe) -> Recipe:
@@ -66,6 +72,7 @@ def read_labelled(
     data, kind = recipe.data, kind_of(recipe.train.task)
     progress("reading examples", 0.0)
     examples = read_source(data, recipe.train.task)
+    refuse_bad_labels(examples, kind, data.corpus)
     if tokenizer is None:
         tokenizer = learned(data, examples, progress)
     if kind == "classify" and not recipe.model.labels:
@@ -92,6 +99,21 @@ def read_labelled(
         notes=tuple(notes),
     )
     return recipe, prepared
+
+
+def refuse_bad_labels(examples: Mapping[str, Sequence[Example]], kind: str, source: str) -> None:
+    """Refuse labels that are missing, and scores that are all the same."""
+    if kind == "span":
+        return  # no answer is an answer
+    for split, rows in examples.items():
+        lacking = [one for one in rows if not one.label]
+        if lacking:
+            raise CorpusError(
+                f"{len(lacking):,} of {len(rows):,} rows of {split} in {source!r} have no label, "
+                f"the first is {lacking[0].texts[0]!r:.40}; fill them in, or remove them"
+            )
+    if kind == "score":
+        refuse_one_kind([one.label for one in examples["train"]], source)
 
 
 def fit_tokens(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:

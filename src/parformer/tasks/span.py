@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from parformer.data.batches import Batch
@@ -26,6 +29,7 @@ from parformer.data.tables import Example
 from parformer.data.tokenizer import Tokenizer
 from parformer.errors import ConfigError
 from parformer.evaluate import official
+from parformer.evaluate.baselines import Nearby
 from parformer.evaluate.labels import LabelScore
 from parformer.tasks.base import task
 from parformer.tasks.labelled import LabelTask
@@ -77,7 +81,7 @@ class Span(LabelTask):
         wrong = []
         for number, one in enumerate(examples):
             answer = one.answers[0] if one.answers else None
-            if answer is not None and not stands(one.texts[0], answer):
+            if not usable(one):
                 wrong.append(one.name or one.texts[1])
                 continue
             passage = pieces_of(tokenizer, one.texts[0])
@@ -166,14 +170,48 @@ class Span(LabelTask):
         return found
 
     def counted(self, prepared: Labelled, split: str) -> Mapping[str, Mapping[str, float]]:
-        """No answer to anything: what counts where questions may have none."""
-        wanted = [[text for _, text in one.answers] for one in prepared.examples[split]]
+        """No answer to anything, and the stretches with most words of the questions around."""
+        train, here = (
+            [one for one in prepared.examples[s] if usable(one)] for s in ("train", split)
+        )
+        wanted = [[text for _, text in one.answers] for one in here]
         nulls = any(not some for some in wanted)
-        return {"no answer": official.squad(wanted, [""] * len(wanted), nulls=nulls)}
+        told = {"no answer": [""] * len(here), "n-grams": nearby(train, here, prepared.tokenizer)}
+        return {name: official.squad(wanted, texts, nulls=nulls) for name, texts in told.items()}
 
 
 def pieces_of(tokenizer: Tokenizer, passage: str) -> list[tuple[int, int, int]]:
     return tokenizer.pieces(passage)
+
+
+def usable(example: Example) -> bool:
+    """Whether its answer stands in its passage; it may have none."""
+    return not example.answers or stands(example.texts[0], example.answers[0])
+
+
+def nearby(
+    train: Sequence[Example], examples: Sequence[Example], tokenizer: Tokenizer
+) -> list[str]:
+    """Whole words of each passage, about as many tokens as an answer of train usually has."""
+    known = [tokenizer.pieces(text) for text in dict.fromkeys(one.texts[0] for one in train)]
+    answers = tokenizer.encode_all([one.answers[0][1] for one in train if one.answers])
+    length = round(median(map(len, answers))) if answers else 1
+    counted = Nearby([tokens_of(one) for one in known], max(1, length))
+    questions = tokenizer.encode_all([one.texts[1] for one in examples])
+    found = []
+    for one, question in zip(examples, questions, strict=True):
+        text, pieces = one.texts[0], tokenizer.pieces(one.texts[0])
+        place = counted.tell(tokens_of(pieces), np.array(question, np.int64)) if pieces else 0
+        inside = pieces[place : place + counted.length]
+        low, high = (inside[0][1], inside[-1][2]) if inside else (0, 0)
+        low = max(text.rfind(" ", 0, low + 1) + 1, 0)
+        high = text.find(" ", high) if " " in text[high:] else len(text)
+        found.append(text[low:high])
+    return found
+
+
+def tokens_of(pieces: Sequence[tuple[int, int, int]]) -> NDArray[np.int64]:
+    return np.array([token for token, _, _ in pieces], np.int64)
 
 
 def stands(passage: str, answer: tuple[int, str]) -> bool:

@@ -58,7 +58,9 @@ def tuned(recipe: Recipe | None, start: str, chosen: dict[str, object]) -> Recip
         data = {"data.corpus": chosen.get("data.corpus", "")}
         if not data["data.corpus"]:
             raise ConfigError("name the --data to learn from")
-        base = Recipe(model=model).replaced(data | told_tokenizer(opened.tokenizer, start))
+        own = told_tokenizer(opened.tokenizer, start)
+        refuse_other_tokenizer(own, chosen)
+        base = Recipe(model=model).replaced(data | own)
         usual = GENTLE | {"train.learning_rate": usual_rate(model), "train.start": start}
         usual |= {"train.start_identity": opened.identity()}
     else:
@@ -92,6 +94,16 @@ def told_tokenizer(tokenizer: Tokenizer, start: str) -> dict[str, object]:
         separate = "separate" if tokenizer.separate else "joint"
         return {"data.tokenizer": kind, "data.vocabularies": separate}
     return {"data.tokenizer": str(Path(start) / "tokenizer.json") if kind == "hf" else kind}
+
+
+def refuse_other_tokenizer(own: dict[str, object], chosen: dict[str, object]) -> None:
+    """A start reads with the tokens that it was trained with."""
+    for name in ("data.tokenizer", "data.vocab_size", "data.min_count"):
+        if name in chosen and chosen[name] != own.get(name):
+            raise ConfigError(
+                f"{name} {chosen[name]!r} means nothing beside --start, which brings its own "
+                "tokenizer; leave it out"
+            )
 
 
 def translator_of(model: str, chosen: dict[str, object]) -> str:
