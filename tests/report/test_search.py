@@ -46,15 +46,15 @@ def sentences_of(found: Found) -> list[str]:
 
 
 def heat_map(found: Found) -> Part:
-    return search_figures.heat_map(read(found))
+    return search_figures.heat_map(read(found), read(found).stacks[0])
 
 
 def heat_maps_by_seed(found: Found) -> Part:
-    return search_figures.heat_maps_by_seed(read(found))
+    return search_figures.heat_maps_by_seed(read(found), read(found).stacks[0])
 
 
 def thirds_figure(found: Found) -> Part:
-    return search_figures.thirds_figure(read(found))
+    return search_figures.thirds_figure(read(found), read(found).stacks[0])
 
 
 def convergence(found: Found) -> Part:

@@ -30,6 +30,7 @@ PLACEMENT_EXAMPLES = """\
   parformer search placement --time 4m --limit latency=0.7x --retrain
   parformer search placement --by trials --choices rsfni --time 5m
   parformer search placement lite-pocket-translation --by trials --corpus pairs/ --pair de-en
+  parformer search placement transformer-pocket-translation --corpus pairs/ --pair de-en
   parformer search placement par-search --from ~/wikitext-103 --seeds 6"""
 
 SIZES_EXAMPLES = """\
@@ -166,7 +167,9 @@ def run_placement(arguments: argparse.Namespace) -> None:
     if result is None:  # not the first process of torchrun
         return
     model, corpus = map(shlex.quote, (request.recipe or DEFAULT, result.corpus))
-    again = f"train:  parformer train {model} --corpus {corpus} --pattern "
+    pair = request.asked().data.pair
+    again = f"train:  parformer train {model} --corpus {corpus}{f' --pair {pair}' * bool(pair)} "
+    again += "--pattern "
     again += shlex.quote(str(result.pattern))
     if isinstance(result, TrialsResult):
         if arguments.json:

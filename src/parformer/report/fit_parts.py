@@ -170,7 +170,7 @@ def attention(found: FitResult) -> Part | None:
         return Part(trials.curves(found.trials), f"{found.trials.verdict()} {SEEN}")
     if not found.search:
         return None
-    part = heat_map(found.search)
+    part = heat_map(found.search, found.search.stacks[-1])
     return Part(part.content, f"{sentences_of(found.search)[0]} {part.see}")
 
 

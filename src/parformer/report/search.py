@@ -1,22 +1,24 @@
-"""Where does this language model need attention, and how sure is that?
+"""Where does this model need attention, and how sure is that?
 
 One page, or a screenful of terminal, from what a search for placements found.
 """
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from parformer.pattern import Pattern
+from parformer.pattern import BlockSpec, Pattern
 from parformer.report import search_costs as costs
 from parformer.report import search_figures as figures
 from parformer.report.page import Html, Part, Section, letter_name, page, paragraph, strips, table
 from parformer.report.stack import COLOURS, draw, legend
 from parformer.report.tables import side_by_side
 from parformer.report.words import duration, listed, long_time
-from parformer.search.placement.result import PlacementResult
+from parformer.search.placement.result import PlacementResult, Stack
 
 WHAT = (
     "A Transformer usually takes turns: a self-attention block looks back over the text, a "
@@ -24,6 +26,10 @@ WHAT = (
     "memory the longer the text. The search trained one large model in which every layer holds "
     "all its choices and learns which of them to prefer; the pattern above is read off what the "
     "layers preferred in the end."
+)
+TRANSLATES = (
+    "A translator has two stacks: the encoder reads the source, and the decoder writes, looking "
+    "back over its own text by self-attention and at the source by cross-attention."
 )
 METRICS = {"flops": "FLOPs", "latency": "time"}
 BARS = " ▁▂▃▄▅▆▇█"
@@ -33,23 +39,29 @@ def search_page(found: PlacementResult) -> str:
     """The report as one self-contained HTML page."""
     lead = [
         paragraph(sentences_of(found)[0], "verdict"),
-        Html(f"<figure>{strips({'found': found.blocks})}</figure>"),
+        Html(f"<figure>{strips(found.strips('found'))}</figure>"),
         *(paragraph(sentence) for sentence in sentences_of(found)[1:]),
         *(paragraph(warning, "warning") for warning in found.warnings),
         paragraph(WHAT, "soft"),
+        *[paragraph(TRANSLATES, "soft")] * found.translates,
     ]
-    seeds = figures.heat_maps_by_seed(found) if len(found.seeds) > 1 else None
+    stacks, several = found.stacks, len(found.seeds) > 1
+    seeds = [figures.heat_maps_by_seed(found, stack) for stack in stacks if several]
+    likely = [figures.heat_map(found, stack) for stack in stacks]
+    # a stack of one or two layers has no thirds
+    depth = [figures.thirds_figure(found, stack) for stack in stacks if stack.layers > 2]
+    what = "translator" if found.translates else "language model"
     anew = found.retrained or ()
     sections: list[Section] = [
-        ("How likely is which block in which layer?", [figures.heat_map(found), seeds]),
-        ("Where in the depth do the blocks sit?", [figures.thirds_figure(found)]),
+        ("How likely is which block in which layer?", [*likely, *seeds]),
+        ("Where in the depth do the blocks sit?", depth),
         ("Did the search settle?", [figures.convergence(found)]),
         ("What does the pattern cost?", _comparison(found) if found.compared else []),
         ("How good is it when trained anew?", costs.quality_parts(found, anew) if anew else []),
         ("What did the search take?", [_effort(found)]),
     ]
     return page(
-        title=f"Where does a language model of {found.corpus} need attention?",
+        title=f"Where does a {what} of {found.corpus} need attention?",
         lead=lead,
         sections=sections,
         made=found,
@@ -58,7 +70,12 @@ def search_page(found: PlacementResult) -> str:
 
 def sentences_of(found: PlacementResult) -> list[str]:
     """The verdict in plain words: the pattern, its repeatability, its price."""
-    sentences = [_pattern_sentence(found), _seeds_sentence(found), costs.cost_sentence(found)]
+    became = [_pattern_sentence(found, stack) for stack in found.stacks]
+    sentences = [
+        " ".join([*became, _beside_sentence(found)]).strip(),
+        _seeds_sentence(found),
+        costs.cost_sentence(found),
+    ]
     if not found.learned:
         sentences.insert(0, "Nothing was learned in this time, so the pattern below is chance.")
     sentences.append(_target_sentence(found))
@@ -67,15 +84,16 @@ def sentences_of(found: PlacementResult) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _pattern_sentence(found: PlacementResult) -> str:
-    letters = [block.letter for block in found.blocks]
-    offered = {Pattern.parse(choice)[0].letter for choice in found.choices}
+def _pattern_sentence(found: PlacementResult, stack: Stack) -> str:
+    letters = [block.letter for block in stack.blocks(found.picks)]
+    offered = {Pattern.parse(choice)[0].letter for choice in stack.choices}
     became = [
         f"{letters.count(letter)} became {letter_name(letter)}"
         for letter in COLOURS
         if letter in letters and letter != "i"
     ]
-    words = f"Of {found.layers} layer{'s' * (found.layers > 1)}, {listed(became)}"
+    of = f"{stack.layers} {stack.name} layer".replace("  ", " ") + "s" * (stack.layers > 1)
+    words = f"Of {of}, {listed(became)}"
     if left := letters.count("i"):
         words += f"{'; ' * bool(became)}{'all' if left == len(letters) else left} "
         words += "were left out (identity)" if left > 1 else "was left out (identity)"
@@ -83,16 +101,23 @@ def _pattern_sentence(found: PlacementResult) -> str:
         words += "; self-attention was not among the choices"
     elif "s" not in letters:
         words += "; none became self-attention"
+    return f"{words}."
+
+
+def _beside_sentence(found: PlacementResult) -> str:
     base = found.row("interleaved")
     if base is None:
-        return f"{words}."
+        return ""
     if base.pattern == found.pattern:
-        return f"{words}. This is the interleaved Transformer itself."
-    return f"{words}. The interleaved Transformer has self-attention in {base.pattern.count('s')}."
+        return "This is the interleaved Transformer itself."
+    counts = [(stack.side(base.pattern).count("s"), stack.name) for stack in found.stacks]
+    where = [f"{count} of its {name}'s layers" if name else f"{count}" for count, name in counts]
+    return f"The interleaved Transformer has self-attention in {listed(where)}."
 
 
 def _seeds_sentence(found: PlacementResult) -> str:
-    count, choices = len(found.seeds), len(found.choices)
+    count = len(found.seeds)
+    chance = fmean(1 / len(stack.choices) for stack in found.stacks for _ in range(stack.layers))
     if count < 2:
         return "Only one seed searched, so how much of this is luck is not known; more would tell."
     if found.agreement is None:
@@ -100,7 +125,7 @@ def _seeds_sentence(found: PlacementResult) -> str:
     who = "they agree on" if count == 2 else "two of them agree on average on"
     return (
         f"{count} seeds searched independently; {who} {found.agreement:.0%} of "
-        f"the layers, where chance alone would give about {1 / choices:.0%}."
+        f"the layers, where chance alone would give about {chance:.0%}."
     )
 
 
@@ -119,9 +144,9 @@ def _target_sentence(found: PlacementResult) -> str:
 
 
 def _comparison(found: PlacementResult) -> list[Part]:
-    stacks = {row.title: list(row.pattern) for row in found.compared}
-    if "found" in stacks:
-        stacks["found"] = found.blocks
+    stacks: dict[str, list[BlockSpec]] = {}
+    for row in found.compared:
+        stacks |= found.strips(row.title, None if row.title == "found" else row.pattern)
     shares = [f"{row.pattern.count('s')} in {row.title}" for row in found.compared]
     see = f"The first block is at the left. Self-attention blocks: {listed(shares)}."
     note = "FLOPs count two per multiply-add; a dash means that there is nothing to divide by."
@@ -162,7 +187,6 @@ def _effort(found: PlacementResult) -> Part:
 
 def found_table(found: PlacementResult) -> RenderableType:
     """The same in a terminal: pattern, probabilities, agreement, costs."""
-    chosen = Pattern(found.blocks)
     names = [row.title for row in found.compared]
     rows = [
         (label, dict(zip(names, cells, strict=True)).__getitem__)
@@ -171,8 +195,12 @@ def found_table(found: PlacementResult) -> RenderableType:
     return Group(
         Text(str(found.pattern), style="bold"),
         Text(),
-        *(_screenful(found, chosen, start) for start in range(0, len(chosen), 30)),
-        legend([chosen]),
+        *(
+            _screenful(found, stack, start)
+            for stack in found.stacks
+            for start in range(0, stack.layers, 30)
+        ),
+        legend([Pattern(stack.blocks(found.picks)) for stack in found.stacks]),
         Text(),
         *(Text(sentence) for sentence in sentences_of(found)),
         *(Text(f"Warning: {warning}", style="yellow") for warning in found.warnings),
@@ -180,13 +208,13 @@ def found_table(found: PlacementResult) -> RenderableType:
     )
 
 
-def _screenful(found: PlacementResult, chosen: Pattern, start: int) -> Table:
+def _screenful(found: PlacementResult, stack: Stack, start: int) -> Table:
     """Up to 30 layers: the chosen blocks, and under each how likely every choice was."""
     grid = Table.grid(padding=(0, 2))
-    layers = found.probabilities[start : start + 30]
-    title = Text(f"layers {start + 1}–{start + len(layers)}")
-    grid.add_row(title, draw(chosen[start : start + 30]))
-    for number, choice in enumerate(found.choices):
+    layers = stack.of(found.probabilities)[start : start + 30]
+    title = Text(f"{stack.name} layers {start + 1}–{start + len(layers)}".strip())
+    grid.add_row(title, draw(Pattern(stack.blocks(found.picks)[start : start + 30])))
+    for number, choice in enumerate(stack.choices):
         bars = "".join(f"{BARS[round(row[number] * 8)] * 2}" for row in layers)
         grid.add_row(Text(figures.choice_label(choice)), Text(bars))
     return grid

@@ -56,7 +56,7 @@ def cost_rows(found: PlacementResult) -> list[tuple[str, list[str]]]:
         *against("FLOPs"),
         ("state, memory full", [megabytes(row.state_bytes) for row in compared]),
         *against("state"),
-        ("time per step", [duration(row.latency_seconds) for row in compared]),
+        (f"time per {found.timed}", [duration(row.latency_seconds) for row in compared]),
         ("  interval", [interval(*row.latency_interval) for row in compared]),
         *against("time"),
     ]
@@ -105,6 +105,7 @@ def cost_sentence(found: PlacementResult) -> str:
         times = f"{duration(own.latency_seconds)} against {duration(base.latency_seconds)}"
         parts.append(f"{_more_or_less(shares['time'], 'time')} ({times})")
     words = f"Beside the interleaved Transformer it needs {listed(parts)} per step"
+    words += ", where times are those of a whole text" * found.translates
     if alike:
         words += "; which of the two is faster could not be told, as their times overlap"
     return f"{words}."
@@ -151,7 +152,7 @@ def quality_figure(found: PlacementResult, runs: Sequence[Retrained]) -> Part | 
         marker: Trace = {"size": 13, **STYLES.get(run.name, STYLES["interleaved"])}
         data.append({"x": [x], "y": [y], "text": [escape(run.title)], "marker": marker, **shared})
     across, up = map(_with_room, zip(*places, strict=True))
-    x_axis, y_axis = axis("time per step, ms", range=across), axis(unit, range=up)
+    x_axis, y_axis = axis(f"time per {found.timed}, ms", range=across), axis(unit, range=up)
     drawn = plot(data, height=380, xaxis=x_axis, yaxis=y_axis)
     return Part(drawn, f"Lower and further left is better. {quality_sentence(runs)}")
 

@@ -15,7 +15,7 @@ from parformer.report.figures import Trace, Value
 from parformer.report.page import Part, letter_name
 from parformer.report.stack import COLOURS
 from parformer.report.words import listed, went
-from parformer.search.placement.result import PlacementResult, Seed
+from parformer.search.placement.result import PlacementResult, Seed, Stack
 
 THIRDS = ("first", "second", "last")
 HOVER = "layer %{x}<br>%{y}: %{z:.1%}"
@@ -27,25 +27,26 @@ def choice_label(choice: str) -> str:
     return str(block) if block.options or block.inside else letter_name(block.letter)
 
 
-def labels(found: PlacementResult) -> list[str]:
-    return [choice_label(choice) for choice in found.choices]
+def labels(stack: Stack) -> list[str]:
+    return [choice_label(choice) for choice in stack.choices]
 
 
-def heat_map(found: PlacementResult) -> Part:
+def heat_map(found: PlacementResult, stack: Stack) -> Part:
     """PAR Transformer's picture of a search: how likely is which block in which layer?"""
-    rows, count = found.probabilities, len(found.seeds)
+    rows, picks, count = stack.of(found.probabilities), stack.of(found.picks), len(found.seeds)
     best = [max(row) for row in rows]
-    see = "The stronger the colour, the likelier the block; dots mark what was chosen"
+    see = f"The {stack.name}. " * bool(stack.name)
+    see += "The stronger the colour, the likelier the block; dots mark what was chosen"
     see += f" (mean of {count} seeds)." if count > 1 else "."
     if max(best) == min(best):
         see += f" All layers are equally sure: the likeliest block has {best[0]:.0%}."
     else:
         surest, shakiest = best.index(max(best)), best.index(min(best))
         see += (
-            f" No layer is surer than layer {surest + 1} ({_likeliest(found, surest)}),"
-            f" and none less sure than layer {shakiest + 1} ({_likeliest(found, shakiest)})."
+            f" No layer is surer than layer {surest + 1} ({_likeliest(stack, rows[surest])}),"
+            f" and none less sure than layer {shakiest + 1} ({_likeliest(stack, rows[shakiest])})."
         )
-    passed = sum(row[pick] < max(row) for row, pick in zip(rows, found.picks, strict=True))
+    passed = sum(row[pick] < max(row) for row, pick in zip(rows, picks, strict=True))
     if passed:
         limited = found.target is not None and found.target.limit is not None
         why = ", to keep to the limit" if limited else ""
@@ -60,9 +61,9 @@ def heat_map(found: PlacementResult) -> Part:
     bar |= {"lenmode": "pixels", "len": 150, "thickness": 8, "outlinewidth": 0, "ypad": 4}
     bar |= {"tickvals": [0, 0.5, 1], "tickformat": ".0%", "ticklabelposition": "outside top"}
     drawn = draw.plot(
-        draw.heat_map(rows, labels(found), found.picks, HOVER),
-        height=110 + 36 * len(found.choices),
-        xaxis=_layers_axis(found),
+        draw.heat_map(rows, labels(stack), picks, HOVER),
+        height=110 + 36 * len(stack.choices),
+        xaxis=_layers_axis(stack),
         yaxis=_choices_axis(),
         coloraxis=draw.shares_scale(colorbar=bar),
         showlegend=False,
@@ -70,21 +71,25 @@ def heat_map(found: PlacementResult) -> Part:
     return Part(drawn, see)
 
 
-def heat_maps_by_seed(found: PlacementResult) -> Part:
+def heat_maps_by_seed(found: PlacementResult, stack: Stack) -> Part:
     """The same, seed under seed."""
-    seeds, layers = found.seeds, found.layers
-    spans, height = draw.stacked([20 * len(found.choices)] * len(seeds))
+    seeds, layers = found.seeds, stack.layers
+    spans, height = draw.stacked([20 * len(stack.choices)] * len(seeds))
     data: list[Trace] = []
-    layout: Trace = {"xaxis": _layers_axis(found, anchor=draw.nth("y", len(seeds)))}
+    layout: Trace = {"xaxis": _layers_axis(stack, anchor=draw.nth("y", len(seeds)))}
     for number, (seed, span) in enumerate(zip(seeds, spans, strict=True), start=1):
         data += draw.heat_map(
-            seed.probabilities, labels(found), seed.picks, HOVER, draw.nth("y", number)
+            stack.of(seed.probabilities),
+            labels(stack),
+            stack.of(seed.picks),
+            HOVER,
+            draw.nth("y", number),
         )
         layout[draw.nth("yaxis", number)] = _choices_axis(domain=span)
-    alike = sum(len(set(picks)) == 1 for picks in zip(*(s.picks for s in seeds), strict=True))
+    alike = sum(len({*own}) == 1 for own in zip(*(stack.of(s.picks) for s in seeds), strict=True))
     which = "all" if alike == layers else str(alike) if alike else "none"
     who = "Both" if len(seeds) == 2 else f"All {len(seeds)}"
-    see = f"{who} seeds chose the same block in {which} of the {layers} layers"
+    see = f"{who} seeds chose the same block in {which} of the {layers} {_own(stack)}layers"
     if alike < layers and len(seeds) > 2 and found.agreement is not None:
         see += f"; two of them agree on {found.agreement:.0%} of the layers on average"
     drawn = draw.plot(
@@ -108,18 +113,18 @@ def thirds(letters: Sequence[str], letter: str) -> list[int]:
     return [found.count(third) for third in range(3)]
 
 
-def thirds_figure(found: PlacementResult) -> Part:
+def thirds_figure(found: PlacementResult, stack: Stack) -> Part:
     """Where in the depth is which block? Beside it, where the interleaved Transformer has it."""
     seeds = found.seeds
-    stacks = [[block.letter for block in found.blocks_of(seed.picks)] for seed in seeds]
-    offered = [Pattern.parse(choice)[0].letter for choice in found.choices]
+    chosen = [[block.letter for block in stack.blocks(seed.picks)] for seed in seeds]
+    offered = [Pattern.parse(choice)[0].letter for choice in stack.choices]
     baseline = found.row("interleaved")
-    usual = baseline.pattern.letters if baseline else ""
-    x = [_third_label(third, found.layers) for third in range(3)]
+    usual = stack.side(baseline.pattern).letters if baseline else ""
+    x = [_third_label(third, stack.layers) for third in range(3)]
 
     def counts(letter: str) -> list[tuple[int, ...]]:
         """By third, of every seed."""
-        return [*zip(*(thirds(stack, letter) for stack in stacks), strict=True)]
+        return [*zip(*(thirds(own, letter) for own in chosen), strict=True)]
 
     def drawn(letter: str, colour: str, *, usually: bool) -> Trace:
         name = f"{letter_name(letter)}, {'interleaved' if usually else 'found'}"
@@ -139,12 +144,13 @@ def thirds_figure(found: PlacementResult) -> Part:
         if letter in usual:
             data.append(drawn(letter, colour, usually=True))
     letter = "s" if "s" in offered else next((x for x in offered if x != "i"), "i")
-    see = third_sentence(letter_name(letter), [fmean(count) for count in counts(letter)])
+    see = f"The {stack.name}. " * bool(stack.name)
+    see += third_sentence(letter_name(letter), [fmean(count) for count in counts(letter)])
     if letter in usual:
         see += f" The interleaved Transformer has {listed([*map(str, thirds(usual, letter))])}."
     if len(seeds) > 1:
         see += f" Means of {len(seeds)} seeds; thin lines show one standard deviation."
-    y = draw.axis("blocks", rangemode="nonnegative", dtick=1 if found.layers <= 24 else None)
+    y = draw.axis("blocks", rangemode="nonnegative", dtick=1 if stack.layers <= 24 else None)
     return Part(draw.plot(data, height=380, xaxis=draw.axis(), yaxis=y), see)
 
 
@@ -259,15 +265,18 @@ def _settled(found: PlacementResult) -> str:
     return f"{see}."
 
 
-def _likeliest(found: PlacementResult, layer: int) -> str:
-    row = found.probabilities[layer]
-    return f"{choice_label(found.choices[row.index(max(row))])} {max(row):.0%}"
+def _own(stack: Stack) -> str:
+    return f"{stack.name} " * bool(stack.name)
 
 
-def _layers_axis(found: PlacementResult, **more: Value) -> Trace:
-    step = next(step for step in (1, 2, 3, 4, 6, 8, 16, 64, 512) if found.layers <= 8 * step)
+def _likeliest(stack: Stack, row: Sequence[float]) -> str:
+    return f"{choice_label(stack.choices[row.index(max(row))])} {max(row):.0%}"
+
+
+def _layers_axis(stack: Stack, **more: Value) -> Trace:
+    step = next(step for step in (1, 2, 3, 4, 6, 8, 16, 64, 512) if stack.layers <= 8 * step)
     ticks: Trace = {"tick0": step, "dtick": step, "showgrid": False, "zeroline": False}
-    return draw.axis("layer", range=[0.5, found.layers + 0.5]) | ticks | more
+    return draw.axis(f"{_own(stack)}layer", range=[0.5, stack.layers + 0.5]) | ticks | more
 
 
 def _choices_axis(**more: Value) -> Trace:

@@ -63,7 +63,7 @@ def over_seeds(found: PlacementResult, values: Sequence[float]) -> Ours:
 
 def chosen(found: PlacementResult) -> list[list[str]]:
     """Every layer's choice, identities among them, seed by seed."""
-    return [[block.letter for block in found.blocks_of(seed.picks)] for seed in found.seeds]
+    return [[block.letter for block in found.stacks[0].blocks(seed.picks)] for seed in found.seeds]
 
 
 def thirds(letters: Sequence[str]) -> list[int]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from parformer.config import ModelConfig
@@ -70,6 +72,10 @@ class Task(ABC):
     @abstractmethod
     def batches(self, tokens: Tokens) -> Batches:
         """What updates read, by number; refuses a text that is too short."""
+
+    def ends(self, tokens: Tokens) -> NDArray[np.int64] | None:
+        """Where each row of a text ends that has to stay whole; None for a stream of tokens."""
+        return None
 
     def loss(self, model: Model, batch: Batch, state: State | None) -> Loss:
         """The loss of one batch, or of some of its rows, after what `state` remembers."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -76,6 +77,9 @@ class Translate(Task):
         pairs = self.pairs(tokens)
         self.refuse_long(pairs)
         return self.paired(pairs, seed=config.seed, tokens=config.batch_tokens, batch=config.batch)
+
+    def ends(self, tokens: Tokens) -> NDArray[np.int64]:
+        return np.flatnonzero(np.asarray(tokens) == self.recipe.model.end) + 1
 
     def pairs(self, tokens: NDArray[Any]) -> list[Row]:
         model = self.recipe.model

@@ -61,6 +61,12 @@ OPEN: dict[str, object] = {
 }
 """What a recipe may leave open, and how it says so; a run's configuration has the answers."""
 
+OF_VOCABULARY = tuple(
+    f"model.{name}"
+    for name in ("vocab_size", "source_vocab", "cutoffs", "labels", "pad", "start", "end")
+)
+"""What the text decides of a model."""
+
 
 def is_run(path: Path) -> bool:
     return (path / CONFIG).is_file()
@@ -166,7 +172,7 @@ def is_averaged(name: str, stored: Recipe) -> bool:
 def matters(name: str, value: object, asked: Recipe, chosen: set[str]) -> bool:
     if name in OPEN and value == OPEN[name]:
         return False
-    if name in ("model.vocab_size", "model.cutoffs", "model.labels", "model.pad"):
+    if name in OF_VOCABULARY:
         return name in chosen
     train = asked.train
     if is_averaged(name, asked) and not value:

@@ -26,12 +26,11 @@ from parformer.search.placement import session as sessions
 from parformer.search.placement.choices import Choices
 from parformer.search.placement.prices import exact, refuse_unreachable
 from parformer.search.placement.session import (
-    PLACES,
     Architecture,
     SearchSession,
-    share_out,
     space_of,
 )
+from parformer.search.placement.shares import PLACES, share_out
 from parformer.search.placement.supernet import Mixture
 from parformer.search.placement.timetable import Timetable
 from parformer.tasks import find_task

@@ -19,6 +19,7 @@ from parformer.errors import FolderError
 from parformer.evaluate.counting import References
 from parformer.pattern import Pattern, interleaved, par, sandwich
 from parformer.report.search import found_table, search_page, sentences_of
+from parformer.search.placement.choices import Choices
 from parformer.search.placement.decide import Known, timetable_of
 from parformer.search.placement.journal import HISTORY, SeedRun
 from parformer.search.placement.removal import read_removal
@@ -36,7 +37,7 @@ from tests.search.placement.trials import TOKENS, Clock, aims, make_recipe, sear
 from tests.train.trials import Breaker
 
 KEYS = {
-    *("pattern", "picks", "corpus", "layers", "choices", "mode", "steps"),
+    *("pattern", "picks", "corpus", "layers", "choices", "encoder", "mode", "steps"),
     *("warmup_steps", "probabilities", "agreement", "seeds", "warnings", "target", "price"),
     *("compared", "effort", "device", "retrained", "command", "version", "date"),
     *("learned", "references"),
@@ -103,16 +104,20 @@ def told(clock: Clock, runs: list[SeedRun], **changes: Any) -> dict[str, Any]:
     return values
 
 
+def sized(layers: int) -> Choices:
+    return Choices.uniform(layers, "sfi")
+
+
 def test_rivals_have_as_many_layers() -> None:
     for layers in range(3, 40):
-        patterns = rivals(layers)
+        patterns = rivals(sized(layers))
         assert {len(pattern) for pattern in patterns.values()} == {layers}
         assert patterns["par"] == par(layers)
         assert ("sandwich" in patterns) == (layers % 2 == 0)
         if layers % 2 == 0:
             assert patterns["interleaved"] == interleaved(layers)
-    assert str(rivals(5)["interleaved"]) == "(sf)x2 s"
-    assert rivals(32)["sandwich"] == sandwich(32, k=6)  # the paper's
+    assert str(rivals(sized(5))["interleaved"]) == "(sf)x2 s"
+    assert rivals(sized(32))["sandwich"] == sandwich(32, k=6)  # the paper's
 
 
 def test_everything_is_told(clock: Clock) -> None:
@@ -244,7 +249,7 @@ def test_a_limit_has_the_last_word_and_nothing_else_is_said(clock: Clock) -> Non
 
 def test_costs_are_those_of_the_plain_models(clock: Clock) -> None:
     recipe = make_recipe()
-    patterns = {"found": Pattern.parse("sf"), **rivals(3)}
+    patterns = {"found": Pattern.parse("sf"), **rivals(sized(3))}
     rows = compare_costs(patterns, recipe, Breaker())
     assert [row.name for row in rows] == ["found", "interleaved", "par"]
     for row in rows:
@@ -332,8 +337,8 @@ def test_a_supernet_that_learned_nothing_crowns_no_pattern(clock: Clock) -> None
         first = sentences_of(found)[0]
         assert first.startswith("Nothing was learned in this time") is not learned
         score = {"loss": loss, "perplexity": 2.0, "bits_per_character": 2.1, "tokens": 9}
-        results = {name: {"steps": 8, "valid": score, "test": score} for name in rivals(4)}
-        patterns = {"found": Pattern.parse("sf"), **rivals(4)}
+        results = {name: {"steps": 8, "valid": score, "test": score} for name in rivals(sized(4))}
+        patterns = {"found": Pattern.parse("sf"), **rivals(sized(4))}
         results["found"] = results["par"]
         whole = retrained(found, results, patterns, by_character=True)
         assert all(row.learned is learned for row in whole.retrained or ())

@@ -86,8 +86,6 @@ def test_the_command_line_searches_translators(pairs: Path, tmp_path: Path, caps
     words += ["--steps", "8", "--run", str(tmp_path / "run"), *(f"--set={one}" for one in SMALL)]
     assert main([*words, "--by", "usual"]) == 0
     assert "sf | scf" in capsys.readouterr().out
-    assert main([*words, "--run", str(tmp_path / "other")]) == 2
-    assert "a supernet is one stack, and '(sf)x3 | (scf)x3' has two" in capsys.readouterr().err
 
 
 def test_stacks_are_drawn_and_changed_by_themselves() -> None:

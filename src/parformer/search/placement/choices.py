@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Self
+from typing import Self, TypeVar
 
 from parformer.blocks.base import find_block
 from parformer.errors import ConfigError
@@ -25,6 +25,43 @@ MAX_CHOICES = 64
 """What a layer may choose from at most: a supernet holds the weights of all of them."""
 
 IDENTITY = Pattern.parse("i")
+MIXERS = "srlaycn"
+"""Letters of blocks that see other tokens."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The layers of one stack, among all that are counted through."""
+
+    name: str
+    """Encoder or decoder; empty where there is one stack."""
+    first: int
+    count: int
+
+    @property
+    def layers(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    def of(self, rows: Sequence[T]) -> Sequence[T]:
+        """Its own of what there is for every layer."""
+        return rows[self.first : self.first + self.count]
+
+    def told(self, layer: int) -> str:
+        """A layer as people count it.
+
+        >>> Stretch("decoder", 6, 9).told(7), Stretch("", 0, 9).told(7)
+        ('decoder layer 2', 'layer 8')
+        """
+        return f"{self.name} layer {layer - self.first + 1}".strip()
+
+
+def stretches_of(layers: int, encoder: int = 0) -> tuple[Stretch, ...]:
+    """All stacks of so many layers, of which the first ones may be an encoder's."""
+    if not encoder:
+        return (Stretch("", 0, layers),)
+    return Stretch("encoder", 0, encoder), Stretch("decoder", encoder, layers - encoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +102,21 @@ class Choices:
         return cls(sum(rows, ()), sides[0][0] if len(sides) > 1 else 0)
 
     @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The layers of every stack."""
+        return stretches_of(len(self.layers), self.encoder)
+
+    @property
+    def nothing(self) -> Pattern:
+        """As many layers of identities, none of them left out.
+
+        >>> str(Choices.of_sides([(2, "sf"), (3, "scf")]).nothing)
+        '(i)x2 | (i)x3'
+        """
+        *before, stack = (IDENTITY * stretch.count for stretch in self.stretches)
+        return Pattern(stack.blocks, before[0]) if before else stack
+
+    @property
     def size(self) -> int:
         """How many sequences of choices there are."""
         return prod(map(len, self.layers))
@@ -83,10 +135,8 @@ class Choices:
                     f"pick {pick} of layer {number}; its choices are 0 to {len(choices) - 1}"
                 )
         picked = [choices[pick] for choices, pick in zip(self.layers, picks, strict=True)]
-        stack = without_nothing(picked[self.encoder :])
-        if not self.encoder:
-            return stack
-        return Pattern(stack.blocks, without_nothing(picked[: self.encoder]))
+        *before, stack = (without_nothing(one.of(picked)) for one in self.stretches)
+        return Pattern(stack.blocks, before[0]) if before else stack
 
 
 def without_nothing(blocks: Sequence[BlockSpec]) -> Pattern:

@@ -19,18 +19,21 @@ from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError
 from parformer.evaluate.counting import References, references_of
 from parformer.events import Watch
+from parformer.pattern import Pattern
 from parformer.recipe import Recipe
 from parformer.records import Record
 from parformer.search.placement.choices import Choices
+from parformer.search.placement.duties import duties_of
 from parformer.search.placement.prices import (
     Prices,
-    baseline_pattern,
+    baseline_of,
     exact,
     measured,
     refuse_unreachable,
 )
 from parformer.search.placement.sentences import measured_sentences
-from parformer.search.placement.session import SearchSession, search_of, share_out, space_of
+from parformer.search.placement.session import SearchSession, search_of, space_of
+from parformer.search.placement.shares import share_out
 from parformer.search.placement.target import Target, read_target
 from parformer.search.placement.timetable import Timetable
 from parformer.tasks import find_task
@@ -79,14 +82,25 @@ def refuse_impossible(recipe: Recipe, tokens: Tokens, workers: Workers) -> None:
         raise ConfigError(
             "train.compile 'on' does not go with a search, whose steps all differ; use 'auto'"
         )
-    layers = len(space_of(recipe).layers)
-    if layers < 3:
+    counts = [stretch.count for stretch in space_of(recipe).stretches]
+    if max(counts) < 3:
         raise ConfigError(
-            f"the model has {layers} blocks, too few to be cut into thirds of the depth, which "
-            "the result is told in; give --layers 3 or more"
+            f"the model has {' | '.join(map(str, counts))} blocks, too few to be cut into thirds "
+            "of the depth, which the result is told in; give --layers 3 or more"
         )
     for part in share_out(tokens, recipe):
         refuse_misfits(recipe, part, workers)
+
+
+def refuse_unfit(recipe: Recipe) -> None:
+    """Find what choices the model cannot have, before any text is read."""
+    space = space_of(recipe)
+    duties_of(space)
+    *before, offered = (
+        Pattern(dict.fromkeys(spec for row in stretch.of(space.layers) for spec in row))
+        for stretch in space.stretches
+    )
+    recipe.model.replaced(pattern=Pattern(offered.blocks, before[0] if before else None))
 
 
 def decide_search(
@@ -191,8 +205,8 @@ def find_pace(recipe: Recipe, tokens: Tokens, workers: Workers) -> Pace:
         {"search.cycle": 2, "search.warmup": 0.0, "search.guard": 0.0, "train.warmup": 1}
     )
     search = SearchSession(turns, tokens, workers=workers)
-    layers = len(space_of(recipe).layers)
-    plain = replace(recipe.replaced({"model.pattern": baseline_pattern(layers)}), search=None)
+    plain = recipe.replaced({"model.pattern": baseline_of(space_of(recipe))})
+    plain = replace(plain, search=None)
     baseline = Session(plain, tokens, workers=workers)
     shape = training_shape(recipe)
     # until the memory is full every step is longer than the one before

@@ -16,7 +16,6 @@ from typing import Any
 from parformer.data.batches import Tokens
 from parformer.data.tokens import Prepared
 from parformer.errors import ConfigError, FolderError, ParformerError, Stopped
-from parformer.evaluate.counting import entropy
 from parformer.events import Listener, Watch, nobody
 from parformer.pattern import Pattern
 from parformer.recipe import Recipe, SearchConfig
@@ -29,6 +28,7 @@ from parformer.search.placement.decide import (
     decide_search,
     find_pace,
     find_prices,
+    refuse_unfit,
     target_of,
     timetable_of,
     without_carried_state,
@@ -43,6 +43,7 @@ from parformer.search.trials.job import search_trials
 from parformer.search.trials.result import TrialsResult
 from parformer.store import folder
 from parformer.store.files import replace_file
+from parformer.tasks import find_task
 from parformer.train.distributed import Workers, workers_from
 from parformer.train.job import running, train_model
 from parformer.train.loop import train
@@ -140,12 +141,8 @@ def search_recipe(
 
     if recipe is not None:
         recipe = replace(recipe, search=recipe.search or SearchConfig())
-        if recipe.model.source is not None:
-            raise ConfigError(
-                f"a supernet is one stack, and {str(recipe.model.pattern)!r} has two; search with "
-                "--by trials"
-            )
         target_of(recipe)  # what cannot be aimed at is refused before any text is read
+        refuse_unfit(recipe)
         # before it is compared with what a run holds, which was made of this
         recipe = without_carried_state(recipe, watch)
     with running(recipe, path, decide, chosen, workers, watch, prepared) as (recipe, prepared):
@@ -210,7 +207,7 @@ class Run:
             return SearchSession(*inputs, **options, prices=prices, target=target)
 
         runs = []
-        known = entropy(self.tokens, recipe.model.vocab_size)
+        known = find_task(recipe).ignorance(self.prepared)
         for number in range(seeds):
             seed = recipe.train.seed + number
             if seeds > 1:
@@ -250,7 +247,7 @@ class Run:
     def retrain(self, found: PlacementResult | None, pattern: Pattern) -> Searched:
         """Train the found pattern and its rivals from scratch, all with the search's updates."""
         recipe = self.recipe
-        patterns = {"found": pattern, **rivals(len(space_of(recipe).layers))}
+        patterns = {"found": pattern, **rivals(space_of(recipe))}
         results: dict[str, Json] = {}
         for name, pattern in patterns.items():
             twin = next((other for other in results if patterns[other] == pattern), None)

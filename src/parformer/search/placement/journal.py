@@ -47,7 +47,7 @@ class SearchJournal(Journal):
             "rate": rate(step - 1, self.config),
             "temperature": round(session.temperature(step - 1), DIGITS),
             "tokens_per_second": round(speed, 1),
-            "probabilities": rounded(session.probabilities().tolist()),
+            "probabilities": rounded(session.table()),
         }
         cost = session.relative_cost()
         if cost is not None:
@@ -65,7 +65,7 @@ class SearchJournal(Journal):
             "seed": self.config.seed,
             "pattern": str(session.space.pattern(session.picks)),
             "picks": session.picks,
-            "probabilities": session.probabilities().tolist(),
+            "probabilities": session.table(),
             "cost": None if cost is None else float(cost.detach()),
             "removal": session.removal,
             "changed": session.changed,
@@ -105,9 +105,10 @@ class SeedRun(Seed):
         """The training loss of the supernet in the end."""
         return fmean(self.history.loss[-max(1, len(self.history.loss) // 20) :])
 
-    def stuck(self, entropy: float) -> bool:
-        """Whether the supernet never learned more than the frequencies of tokens."""
-        return self.steps >= SHORTEST and on_plateau(self.loss, entropy)
+    def stuck(self, ignorance: float | None) -> bool:
+        """Whether the supernet never learned more than the frequencies of tokens, if they tell."""
+        known = ignorance is not None and self.steps >= SHORTEST
+        return known and on_plateau(self.loss, cast(float, ignorance))
 
     def fall_after_change(self) -> float:
         """The share by which the loss still fell after the pattern had last changed."""

@@ -35,6 +35,7 @@ from parformer.model import build
 from parformer.pattern import BlockSpec, Pattern
 from parformer.records import Record
 from parformer.search.placement.choices import IDENTITY, Choices
+from parformer.search.placement.duties import cheapest, duties_of
 from parformer.search.placement.target import COUNTED, METRICS
 
 FEWEST_COPIES = 8
@@ -202,7 +203,7 @@ def measured(
 
 def refuse_unreachable(prices: Prices, space: Choices, limit: float) -> None:
     """Refuse a limit that even the cheapest architecture exceeds, and name that one."""
-    picks = [min(range(len(row)), key=row.__getitem__) for row in prices.choices]
+    picks = cheapest(prices.choices, duties_of(space))
     nearest = prices.total(picks)
     if nearest <= limit:
         return

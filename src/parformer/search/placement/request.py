@@ -29,7 +29,7 @@ class PlacementRequest:
     tokenizer: str = ""
     """Byte, used-bytes, character, word or bpe."""
     pair: str = ""
-    """Which texts of the corpus are pairs, such as de-en, for a translator; by trials alone."""
+    """Which texts of the corpus are pairs, such as de-en, for a translator."""
     layers: int | None = None
     """Layers to fill; of a translator the decoder's."""
     encoder_layers: int | None = None

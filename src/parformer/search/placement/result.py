@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from parformer.evaluate.counting import References
 from parformer.pattern import BlockSpec, Pattern
 from parformer.records import Json, Record, Result
 from parformer.search.machine import Machine
+from parformer.search.placement.choices import Stretch, stretches_of
 from parformer.search.placement.target import Target
+
+T = TypeVar("T")
 
 Table = tuple[tuple[float, ...], ...]
 """A number for every choice of every layer."""
@@ -129,6 +132,55 @@ class Retrained(Rival):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Offered(Record):
+    """The layers of a stack, and what they could become."""
+
+    layers: int
+    choices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, layers: Sequence[Sequence[BlockSpec]]) -> Self:
+        """Those of a search, where every layer of a stack has the same choices."""
+        return cls(layers=len(layers), choices=tuple(map(str, layers[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One stack of what was found: its layers, what they could become, and what they became."""
+
+    stretch: Stretch
+    offered: Offered
+
+    @property
+    def name(self) -> str:
+        return self.stretch.name
+
+    @property
+    def layers(self) -> int:
+        return self.offered.layers
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return self.offered.choices
+
+    def of(self, rows: Sequence[T]) -> Sequence[T]:
+        """Its own of what there is for every layer."""
+        return self.stretch.of(rows)
+
+    def blocks(self, picks: Sequence[int]) -> list[BlockSpec]:
+        """What its layers became by these picks of all layers, identities among them."""
+        specs = [Pattern.parse(choice)[0] for choice in self.choices]
+        return [specs[pick] for pick in self.of(picks)]
+
+    def side(self, pattern: Pattern) -> Pattern:
+        """The same stack of another model."""
+        if self.name != "encoder":
+            return Pattern(pattern.blocks)
+        assert pattern.encoder is not None
+        return pattern.encoder
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlacementResult(Result):
     """Which block belongs where, how sure that is, and what it costs."""
 
@@ -140,8 +192,11 @@ class PlacementResult(Result):
     """The choice of every layer; the pattern leaves identities out."""
     corpus: str
     layers: int
+    """Of a translator the decoder's."""
     choices: tuple[str, ...]
-    """What every layer could become."""
+    """What each of them could become."""
+    encoder: Offered | None = None
+    """The same of a translator's encoder, whose layers come first wherever there is a row each."""
     mode: str
     steps: int
     """Updates of each seed at most."""
@@ -167,13 +222,31 @@ class PlacementResult(Result):
     date: str
 
     @property
-    def blocks(self) -> list[BlockSpec]:
-        """The chosen blocks, identities among them."""
-        return self.blocks_of(self.picks)
+    def stacks(self) -> tuple[Stack, ...]:
+        """The encoder, where there is one, and the stack that writes."""
+        own = Offered(layers=self.layers, choices=self.choices)
+        offered = [own] if self.encoder is None else [self.encoder, own]
+        before = 0 if self.encoder is None else self.encoder.layers
+        stretches = stretches_of(self.layers + before, before)
+        return tuple(map(Stack, stretches, offered))
 
-    def blocks_of(self, picks: tuple[int, ...]) -> list[BlockSpec]:
-        offered = [Pattern.parse(choice)[0] for choice in self.choices]
-        return [offered[pick] for pick in picks]
+    @property
+    def translates(self) -> bool:
+        return self.encoder is not None
+
+    @property
+    def timed(self) -> str:
+        """What latencies are the time of."""
+        return "text" if self.translates else "step"
+
+    def strips(self, name: str, pattern: Pattern | None = None) -> dict[str, list[BlockSpec]]:
+        """The blocks of every stack, by a name: the chosen ones, identities too, unless told."""
+        return {
+            f"{name}, {stack.name}" if stack.name else name: (
+                stack.blocks(self.picks) if pattern is None else list(stack.side(pattern))
+            )
+            for stack in self.stacks
+        }
 
     def row(self, name: str) -> Compared | None:
         """What a pattern costs, if it was compared."""

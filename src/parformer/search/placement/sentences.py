@@ -7,11 +7,11 @@ is paid once for a text, a decoder's at every token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parformer.config import ModelConfig
 from parformer.events import Preparing
-from parformer.measure.readings import Step
+from parformer.measure.readings import Readings, Step
 from parformer.pattern import BlockSpec, Pattern
 from parformer.search.placement.choices import IDENTITY, Choices
 from parformer.search.placement.prices import Prices, baseline_of
@@ -43,11 +43,10 @@ def measured_sentences(
         {spec: Pattern((Pattern([spec]) * COPIES).blocks, IDENTITY) for spec in sides[1]},
     )
     patterns = [empty, interleaved, *stacks[0].values(), *stacks[1].values()]
-    step = Step(tgt_len=LENGTH, threads=threads or 1, rounds=ROUNDS, source=LENGTH, beam=BEAM)
     configs = {str(pattern): config.replaced(pattern=pattern) for pattern in patterns}
     # ratios are to the first, which is the interleaved one
     ordered = {str(interleaved): configs[str(interleaved)], **configs}
-    found = measure_any(ordered, step, progress)
+    found = time_texts(ordered, threads=threads, progress=progress)
     whole = 1e9 * found[str(interleaved)].median
     fixed = whole * found[str(empty)].ratio
     prices: list[dict[BlockSpec, int]] = [
@@ -69,6 +68,14 @@ def measured_sentences(
         baseline=round(fixed) + total,
         measured=round(whole),
     )
+
+
+def time_texts(
+    configs: Mapping[str, ModelConfig], *, threads: int = 1, progress: Preparing | None = None
+) -> Readings:
+    """What such a text takes of every translator."""
+    step = Step(tgt_len=LENGTH, threads=threads or 1, rounds=ROUNDS, source=LENGTH, beam=BEAM)
+    return measure_any(configs, step, progress)
 
 
 def kinds(interleaved: Pattern, layers: Sequence[Sequence[BlockSpec]]) -> list[BlockSpec]:

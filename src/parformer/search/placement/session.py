@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from parformer.config import ModelConfig
 from parformer.data.batches import Tokens, number_for
-from parformer.errors import ConfigError, CorpusError, FolderError
+from parformer.errors import ConfigError, FolderError
 from parformer.recipe import Recipe, SearchConfig
 from parformer.search.placement.architecture import (
     best_picks,
@@ -33,22 +32,21 @@ from parformer.search.placement.architecture import (
     temperature_at,
 )
 from parformer.search.placement.choices import Choices
+from parformer.search.placement.duties import Duty, duties_of, keep
 from parformer.search.placement.prices import Prices
 from parformer.search.placement.removal import needed_kinds, put_back, read_removal
 from parformer.search.placement.result import Table
+from parformer.search.placement.shares import share_out
 from parformer.search.placement.supernet import Supernet, build_supernet, supernet_from
 from parformer.search.placement.target import Target
 from parformer.search.placement.timetable import Timetable, Turn
 from parformer.store.files import Json
-from parformer.tasks.base import train_length
 from parformer.train.checkpoint import Checkpoint
 from parformer.train.distributed import Workers
 from parformer.train.optimizers import load_state_tensors, make_adam, state_tensors
 from parformer.train.rules import MOMENTS
 from parformer.train.session import Session
 
-PLACES = 64
-"""Stretches that the text is cut into before each is shared out: no text is alike everywhere."""
 OWN = "architecture/"
 """What begins the names of the architecture's tensors in a checkpoint."""
 NUMBERS = "numbers"
@@ -155,13 +153,20 @@ class SearchSession(Session):
                 self.architecture(), self._noise(step), self.temperature(step), self.search.floor
             )
         if self.search.mode == "sampled":
-            drawn = cast("list[int]", weights_lc.argmax(-1).tolist())
+            drawn = self.draw(weights_lc)
         if self.turn.kind == "weights":
             self.model.mix(weights_lc.detach(), drawn)
             loss = self.gradient(self.reading, self.turn.index, step)
             self.workers.average_gradients(self.parameters)
             return self.move(step, loss)
         return self._update_architecture(step, weights_lc, drawn)
+
+    def draw(self, weights_lc: Tensor) -> list[int]:
+        """The choice of every layer that weighs most; what is drawn of translators is one, too."""
+        if not (duties := duties_of(self.space)):
+            return cast("list[int]", weights_lc.argmax(-1).tolist())
+        rows = self._own(weights_lc.detach())
+        return keep(rows, duties, lambda rows: [row.index(max(row)) for row in rows])[0]
 
     @torch.no_grad()
     def test_removal(self) -> Table:
@@ -263,11 +268,20 @@ class SearchSession(Session):
     def probabilities(self) -> Tensor:
         return probabilities(self.architecture())
 
+    def table(self) -> Table:
+        """How likely each choice is by now, for people and files."""
+        return self._own(self.probabilities())
+
     def decode(self) -> list[int]:
         """The likeliest choice of every layer, within the limit if there is one."""
-        logs_lc = self.architecture().detach().log_softmax(-1).tolist()
-        rows = [row[: len(c)] for row, c in zip(logs_lc, self.space.layers, strict=True)]
-        return decode(rows, self.space, self.prices, self.target, self.removal, self.search.guard)
+        rows = self._own(self.architecture().detach().log_softmax(-1))
+        guard = self.search.guard
+        return decode(rows, self.space, self.prices, self.target, self.removal, guard)[0]
+
+    def _own(self, values_lc: Tensor) -> Table:
+        """Rows as wide as their layers have choices."""
+        rows = zip(values_lc.tolist(), self.space.layers, strict=True)
+        return tuple(tuple(row[: len(choices)]) for row, choices in rows)
 
     def settled(self, step: int) -> bool:
         if step >= self.config.steps:
@@ -329,15 +343,16 @@ def decode(
     target: Target | None,
     removal: Table | None,
     guard: float,
-) -> list[int]:
-    """The likeliest architecture, within the limit if there is one.
+) -> tuple[list[int], dict[int, Duty]]:
+    """The likeliest architecture, within the limit if there is one, and who was told to do what.
 
-    A layer keeps the kind of block that the removal test found it to need.
+    A layer keeps the kind of block that the removal test found it to need, and a translator the
+    blocks that make it one.
     """
     if removal is not None and guard:
         needs = needed_kinds(removal, space, guard)
         log_probabilities = put_back(log_probabilities, needs, space)
-    return likeliest(log_probabilities, prices, target)
+    return keep(log_probabilities, duties_of(space), lambda rows: likeliest(rows, prices, target))
 
 
 def likeliest(
@@ -367,32 +382,3 @@ def space_of(recipe: Recipe) -> Choices:
         )
     layers = (search.encoder_layers or len(pattern.encoder), search.layers or len(pattern))
     return Choices.of_sides(list(zip(layers, sides, strict=True)))
-
-
-def share_out(tokens: Tokens, recipe: Recipe) -> tuple[Tokens, Tokens]:
-    """The weights' part of the text and the architecture's, each from all over it."""
-    each, share = len(tokens) // PLACES, search_of(recipe).share
-    needed = recipe.train.batch * (train_length(recipe) + 1)
-    cut = own_part(each, share)
-    if PLACES * min(cut, each - cut) < needed:
-        whole = shortest(needed, share)
-        raise CorpusError(
-            f"the train split has {len(tokens):,} tokens, but a search with {recipe.train.batch} "
-            f"texts of {train_length(recipe)} needs {whole:,}: {share:.0%} of them "
-            "are the architecture's; give a longer text, or lower train.batch or train.tgt_len"
-        )
-    rows = np.asarray(tokens[: PLACES * each]).reshape(PLACES, each)
-    return rows[:, :cut].ravel(), rows[:, cut:].ravel()
-
-
-def own_part(each: int, share: float) -> int:
-    """How much of a stretch is the weights'."""
-    return each - round(share * each)
-
-
-def shortest(needed: int, share: float) -> int:
-    """The shortest text of which both parts have so many tokens."""
-    each = math.ceil(needed / PLACES)
-    while PLACES * min(own_part(each, share), each - own_part(each, share)) < needed:
-        each += 1
-    return PLACES * each

@@ -6,8 +6,10 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from parformer import __version__
+from parformer.config import ModelConfig
 from parformer.costs import cost
 from parformer.evaluate.counting import References
 from parformer.events import Watch
@@ -18,19 +20,23 @@ from parformer.recipe import Recipe
 from parformer.records import Json
 from parformer.search.machine import Machine
 from parformer.search.placement.architecture import agreement
+from parformer.search.placement.choices import Choices
 from parformer.search.placement.decide import Known, target_of
+from parformer.search.placement.duties import Duty, duty_words
 from parformer.search.placement.journal import SeedRun
-from parformer.search.placement.prices import Prices, baseline_pattern
+from parformer.search.placement.prices import Prices, baseline_of
 from parformer.search.placement.removal import needed_kinds, overruled
 from parformer.search.placement.result import (
     Compared,
     Effort,
+    Offered,
     PlacementResult,
     Price,
     Retrained,
     Score,
     Table,
 )
+from parformer.search.placement.sentences import time_texts
 from parformer.search.placement.session import decode, likeliest, search_of, space_of
 from parformer.search.placement.timetable import Timetable
 
@@ -42,13 +48,35 @@ UNSURE = 0.6
 """The agreement of seeds below which one should not trust a single layer's choice."""
 
 
-def rivals(layers: int) -> dict[str, Pattern]:
-    """What a found pattern has to be better than, of the same number of layers."""
-    known = {"interleaved": baseline_pattern(layers)}
-    if layers % 2 == 0:
-        known["sandwich"] = sandwich(layers, k=round(SANDWICH * layers))
-    known["par"] = par(layers)
-    return known
+class Timed(Protocol):
+    """How long a model takes, in seconds."""
+
+    @property
+    def median(self) -> float: ...
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+
+def rivals(space: Choices) -> dict[str, Pattern]:
+    """What a found pattern has to be better than, of the same numbers of layers.
+
+    The rules are about self-attention and feed-forward: of a translator they fill the encoder,
+    before the interleaved decoder.
+
+    >>> space = Choices.of_sides([(4, "sf"), (3, "cf")])
+    >>> {name: str(rival) for name, rival in rivals(space).items()}
+    {'interleaved': '(sf)x2 | scf', 'sandwich': '(s)x2 (f)x2 | scf', 'par': 's (f)x3 | scf'}
+    """
+    usual, layers = baseline_of(space), space.stretches[0].count
+    rules = {"sandwich": sandwich(layers, k=round(SANDWICH * layers))} if layers % 2 == 0 else {}
+    rules["par"] = par(layers)
+    if space.encoder:
+        rules = {name: Pattern(usual.blocks, rule) for name, rule in rules.items()}
+    return {"interleaved": usual, **rules}
 
 
 def summarise(
@@ -64,15 +92,17 @@ def summarise(
     search, space = search_of(recipe), space_of(recipe)
     prices, pace = known.prices, known.pace
     mean = average([run.probabilities for run in runs])
-    picks, kept = decided(recipe, runs, mean, prices)
+    picks, kept, told = decided(recipe, runs, mean, prices)
+    *before, offered = (Offered.of(stretch.of(space.layers)) for stretch in space.stretches)
     pattern = space.pattern(picks)
     step = pace.mean(timetable)
     return PlacementResult(
         pattern=pattern,
         picks=tuple(picks),
         corpus=recipe.data.corpus,
-        layers=len(space.layers),
-        choices=tuple(str(choice) for choice in space.layers[0]),
+        layers=offered.layers,
+        choices=offered.choices,
+        encoder=before[0] if before else None,
         mode=search.mode,
         steps=timetable.steps,
         warmup_steps=timetable.warmup,
@@ -83,14 +113,15 @@ def summarise(
         references=counted,
         warnings=(
             *nothing_learned(runs, counted),
-            *guard_words(kept, search.guard),
+            *guard_words(kept, search.guard, space),
+            *duty_words(told, space, picks),
             *warnings(runs, prices, recipe),
         ),
         target=target_of(recipe),
         price=None
         if prices is None
         else Price(metric=prices.metric, found=prices.total(picks), expected=expected_cost(runs)),
-        compared=compare_costs({"found": pattern, **rivals(len(space.layers))}, recipe, watch),
+        compared=compare_costs({"found": pattern, **rivals(space)}, recipe, watch),
         effort=Effort(
             search_step_seconds=step,
             baseline_step_seconds=pace.baseline,
@@ -106,19 +137,20 @@ def summarise(
 
 def decided(
     recipe: Recipe, runs: Sequence[SeedRun], mean: Table, prices: Prices | None
-) -> tuple[list[int], dict[int, str]]:
-    """The choice of every layer, and the kinds of block that the removal test kept."""
+) -> tuple[list[int], dict[int, str], dict[int, Duty]]:
+    """The choice of every layer, the kinds of block that the removal test kept, and duties."""
     space, target, guard = space_of(recipe), target_of(recipe), search_of(recipe).guard
     logs = [[math.log(max(value, 1e-300)) for value in row] for row in mean]
     asked = [run.removal for run in runs if run.removal is not None]
     removal = average(asked) if len(asked) == len(runs) else None
-    picks = decode(logs, space, prices, target, removal, guard)
+    picks, told = decode(logs, space, prices, target, removal, guard)
     if removal is None or not guard:
-        return picks, {}
+        return picks, {}, told
     needs = needed_kinds(removal, space, guard)
     alone = likeliest(logs, prices, target)
     refused = overruled(picks, needs, space)  # by a limit, which has the last word
-    return picks, {n: needs[n] for n in overruled(alone, needs, space) if n not in refused}
+    kept = {n: needs[n] for n in overruled(alone, needs, space) if n not in refused}
+    return picks, kept, told
 
 
 def expected_cost(runs: Sequence[SeedRun]) -> float:
@@ -146,16 +178,20 @@ def nothing_learned(runs: Sequence[SeedRun], counted: References | None) -> list
     ]
 
 
-def guard_words(kept: Mapping[int, str], guard: float) -> list[str]:
+def guard_words(kept: Mapping[int, str], guard: float, space: Choices) -> list[str]:
     """Where the search settled on something else than what was needed when the warm-up ended."""
     said = []
-    for kind in sorted(set(kept.values())):
-        layers = [str(layer + 1) for layer, letter in kept.items() if letter == kind]
-        said.append(
-            f"Layer {', '.join(layers)} keeps {ALPHABET[kind]}: the search had settled on another "
-            "block, but when the warm-up ended the loss would have grown by more than "
-            f"{guard:.0%} without it. Search longer, or with a longer search.warmup, to be sure."
-        )
+    for stretch in space.stretches:
+        own = {layer: kept[layer] for layer in stretch.layers if layer in kept}
+        for kind in sorted(set(own.values())):
+            first, *others = (layer for layer, letter in own.items() if letter == kind)
+            layers = [stretch.told(first), *(str(n - stretch.first + 1) for n in others)]
+            said.append(
+                f"{', '.join(layers).capitalize()} keeps {ALPHABET[kind]}: the search had settled "
+                "on another block, but when the warm-up ended the loss would have grown by more "
+                f"than {guard:.0%} without it. Search longer, or with a longer search.warmup, to "
+                "be sure."
+            )
     return said
 
 
@@ -192,10 +228,10 @@ def compare_costs(
 ) -> tuple[Compared, ...]:
     """What the patterns cost, exactly and on this machine."""
     configs = {name: recipe.model.replaced(pattern=p) for name, p in patterns.items()}
-    timed = measure_models(configs, threads=recipe.train.threads, progress=watch.preparing)
+    timed = timings(configs, recipe.train.threads, watch)
     rows = []
     for name, config in configs.items():
-        price, timing = cost(config), timed.latency[name]
+        price, timing = cost(config), timed[name]
         rows.append(
             Compared(
                 name=name,
@@ -208,6 +244,15 @@ def compare_costs(
             )
         )
     return tuple(rows)
+
+
+def timings(configs: Mapping[str, ModelConfig], threads: int, watch: Watch) -> Mapping[str, Timed]:
+    """What a step takes of every model; of translators a whole text."""
+    if all(config.source is not None for config in configs.values()):
+        texts = time_texts(configs, threads=threads, progress=watch.preparing)
+        return {name: texts[name] for name in configs}
+    steps = measure_models(configs, threads=threads, progress=watch.preparing).latency
+    return {name: steps[name] for name in configs}
 
 
 def retrained(
@@ -237,5 +282,5 @@ def retrained(
 
 
 def score(result: Json, *, by_character: bool) -> Score:
-    bits = result["bits_per_character"] if by_character else None
+    bits = result.get("bits_per_character") if by_character else None
     return Score(loss=result["loss"], perplexity=result["perplexity"], bits=bits)

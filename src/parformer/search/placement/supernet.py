@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from parformer.blocks.base import Block, Context, Cost, Shape
-from parformer.blocks.stack import make_block
+from parformer.blocks.stack import Stack, make_block
 from parformer.blocks.state import BlockState, GroupState, apart, together
 from parformer.config import ModelConfig
 from parformer.model import Model, build_from, realise, refill
 from parformer.parts import StackConfig
 from parformer.pattern import BlockSpec
-from parformer.search.placement.choices import Choices
+from parformer.search.placement.choices import Choices, Stretch
 from parformer.weights import named_tensors
 
 
@@ -84,31 +84,53 @@ class Supernet(Model):
     """Embedding and head of a model, and layers that hold every choice of a space."""
 
     def __init__(self, config: ModelConfig, space: Choices) -> None:
-        super().__init__(config.replaced(pattern=f"(i)x{len(space.layers)}"))
+        super().__init__(config.replaced(pattern=space.nothing))
         self.space = space
-        self.blocks = nn.ModuleList(
-            Mixture(make_block(self.config, spec, {}) for spec in choices)
-            for choices in space.layers
-        )
+        for stack, (_, stretch) in zip(self.stacks, self.named, strict=True):
+            stack.blocks = nn.ModuleList(
+                Mixture(make_block(stack.config, spec, {}) for spec in choices)
+                for choices in stretch.of(space.layers)
+            )
+
+    @property
+    def stacks(self) -> list[Stack]:
+        """The encoder, where there is one, and the model's own stack."""
+        return [self] if self.encoder is None else [self.encoder, self]
+
+    @property
+    def named(self) -> list[tuple[str, Stretch]]:
+        """What the names of every stack's blocks begin with, and which layers they are."""
+        names = ["encoder.blocks.", "blocks."][-len(self.stacks) :]
+        return list(zip(names, self.space.stretches, strict=True))
+
+    @property
+    def mixtures(self) -> list[Mixture]:
+        """Every layer's, in the order that picks count them."""
+        return [cast(Mixture, layer) for stack in self.stacks for layer in stack.blocks]
 
     def mix(self, weights_lc: Tensor, drawn: Sequence[int] | None = None) -> None:
         """Set how much of each choice the next steps take; with `drawn`, only those run."""
-        for i, (layer, weights_c) in enumerate(zip(self.blocks, weights_lc.unbind(), strict=True)):
-            mixture = cast(Mixture, layer)
+        pairs = zip(self.mixtures, weights_lc.unbind(), strict=True)
+        for i, (mixture, weights_c) in enumerate(pairs):
             mixture.weights_c = weights_c[: len(mixture.choices)]
             mixture.drawn = None if drawn is None else drawn[i]
 
     def extract(self, picks: Sequence[int]) -> Model:
         """The plain model of one choice per layer, with copies of this one's weights."""
-        chosen = [(f"blocks.{i}.choices.{pick}.", i, pick) for i, pick in enumerate(picks)]
-        kept = [name for name, i, pick in chosen if self.space.layers[i][pick].letter != "i"]
+        kept = {}
+        for blocks, stretch in self.named:
+            own = [(i, picks[layer]) for i, layer in enumerate(stretch.layers)]
+            rows = stretch.of(self.space.layers)
+            chosen = [(i, pick) for i, pick in own if rows[i][pick].letter != "i"]
+            for place, (i, pick) in enumerate(chosen):
+                kept[f"{blocks}{i}.choices.{pick}."] = f"{blocks}{place}."
         weights = {}
         for name, parameter in named_tensors(self).items():
-            if not name.startswith("blocks."):
+            if not name.startswith(tuple(blocks for blocks, _ in self.named)):
                 weights[name] = parameter.detach()
-            for place, prefix in enumerate(kept):
+            for prefix, place_name in kept.items():
                 if name.startswith(prefix):
-                    weights[f"blocks.{place}.{name.removeprefix(prefix)}"] = parameter.detach()
+                    weights[place_name + name.removeprefix(prefix)] = parameter.detach()
         return build_from(self.config.replaced(pattern=self.space.pattern(picks)), weights)
 
 

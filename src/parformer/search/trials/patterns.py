@@ -16,12 +16,11 @@ from random import Random
 import numpy as np
 
 from parformer.pattern import par
+from parformer.search.placement.choices import MIXERS
 
 Picks = tuple[int, ...]
 """The choice of every layer."""
 
-MIXERS = "srlaycn"
-"""Letters of blocks that see other tokens."""
 PULL = 3.0
 """How strongly the regression is held back: patterns are few, and what can be seen of them many."""
 

@@ -16,9 +16,8 @@ from random import Random
 
 from parformer.errors import ConfigError
 from parformer.pattern import BlockSpec, par
-from parformer.search.placement.choices import Choices
+from parformer.search.placement.choices import MIXERS, Choices
 from parformer.search.trials.patterns import (
-    MIXERS,
     Picks,
     draw,
     features,
@@ -46,8 +45,8 @@ class Stacks:
     @classmethod
     def of(cls, space: Choices) -> Stacks:
         """Those of a space, where every place of a stack has the same choices."""
-        cuts = [space.layers[: space.encoder], space.layers[space.encoder :]]
-        return cls(tuple(Side(len(layers), letters_of(layers[0])) for layers in cuts if layers))
+        cuts = [stretch.of(space.layers) for stretch in space.stretches]
+        return cls(tuple(Side(len(layers), letters_of(layers[0])) for layers in cuts))
 
     @property
     def letters(self) -> str:
