@@ -195,11 +195,16 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "fewer words, 8 bits": {"by": "vocabulary,quantize", "bits": 8},
     "fewer words, taught, 8 bits": {"by": "vocabulary,distil,quantize", "bits": 8},
-    "fewer heads and channels": {"by": "shrink,distil", "limits": ("size=0.85x",)},
+    "fewer heads and channels": {
+        "by": "shrink,distil",
+        "limits": ("size=0.85x",),
+        "score": "loss",
+    },
     "fewer words, heads and channels, 8 bits": {
         "by": "vocabulary,shrink,distil,quantize",
         "bits": 8,
         "limits": ("size=0.45x",),
+        "score": "loss",
     },
 }
 """What is tried, and how `compress` is asked for it."""

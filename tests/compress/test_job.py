@@ -198,9 +198,10 @@ def test_a_text_that_changed_is_noticed(
 
 def test_wishes_are_told_as_they_were_before_there_was_a_choice_of_scores() -> None:
     """So that steps which an older version has done are found again."""
-    assert "score" not in job.wishes(CompressRequest(model=Path("x")))
-    other = CompressRequest(model=Path("x"), score="magnitude")
-    assert job.wishes(other) != job.wishes(CompressRequest(model=Path("x")))
+    gradient = job.wishes(CompressRequest(model=Path("x"), score="gradient"))
+    assert "score" not in gradient
+    for score in ("magnitude", "loss"):
+        assert job.wishes(CompressRequest(model=Path("x"), score=score)) != gradient  # type: ignore[arg-type]
 
 
 def test_a_killed_compression_ends_with_the_same_bits(

@@ -61,7 +61,7 @@ def test_labels_are_told_by_fewer_heads_in_fewer_bits(labelled: Path, tmp_path: 
     before = pf.predict(model=labelled, texts=texts).predictions
     assert [one.label for one in before] == ["good", "bad"]
     assert len(told) == 2
-    assert result.last.figures.size < 0.35 * result.first.figures.size
+    assert result.last.figures.size < 0.45 * result.first.figures.size
 
 
 def test_a_translator_is_taught_and_kept_in_eight_bits(translating: Path, tmp_path: Path) -> None:

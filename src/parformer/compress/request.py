@@ -35,7 +35,7 @@ class CompressRequest:
     tried under the limits."""
     replace: tuple[str, ...] = ()
     """Blocks that may go, and what may stand in their places: s=r,f,i; may be repeated."""
-    score: Score = "gradient"
+    score: Score = "loss"
     """How heads and channels are told that matter least, where a model is shrunk: by gradients, by
     the size of what they write, or by the loss without an eighth, a quarter and half of them."""
     bits: int = 0
