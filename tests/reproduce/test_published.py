@@ -26,11 +26,11 @@ WANTED = (
     *(f"lts-figure-{n}" for n in (3, 4, 5, 6, 7, 8, 9, 11, 12, 14, 15, 17)),
     *(f"srupp-table-{n}" for n in range(1, 13)),
     *(f"srupp-figure-{n}" for n in range(3, 7)),
-    *("albert-table-3", "albert-table-4", "albert-table-5", "mobilebert-table-1"),
+    *("albert-table-3", "albert-table-4", "albert-table-5", "albert-table-9"),
     *(f"lite-table-{n}" for n in range(2, 6)),
     "lite-figure-4",
     *(f"synthesizer-table-{n}" for n in (2, 3, 5, 6)),
-    *("mobilebert-table-4", "mobilebert-table-latency", "efficient-table-1"),
+    *("mobilebert-table-1", "mobilebert-table-4", "mobilebert-table-latency", "efficient-table-1"),
 )
 
 

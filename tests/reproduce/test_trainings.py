@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from parformer.errors import ConfigError, FolderError, Stopped
+from parformer.recipe import Recipe
 from parformer.reproduce import job, par_search, trainings
 from parformer.reproduce.published import Training
 from parformer.reproduce.trainings import pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
+from parformer.tasks.base import Task, find_task
 from parformer.train.loop import Outcome
 from tests.reproduce.benches import quick_bench, write_models, write_text
 
@@ -125,6 +127,49 @@ def test_a_table_is_trained_in_small(bench: Workbench, monkeypatch: pytest.Monke
     assert "5 with one training each" in result.summary
     assert "1 updates" in rows["short-par"].how
     assert rows["ppl-40k-par"].how.startswith("needs ")
+
+
+def test_sentence_tasks_are_compared_by_what_they_teach(
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden words of all, and pairs of both kinds of those that have a head for pairs."""
+    from parformer.reproduce import encoders
+
+    sizes = {"model__d_model": 16, "model__d_inner": 16, "model__n_head": 2, "model__d_embed": 8}
+    small = {"data__vocab_size": 150, "train__tgt_len": 32, "train__batch": 4}
+    monkeypatch.setattr(encoders, "SMALL", {"model__pattern": "{sf}x2", **sizes, **small})
+    lines = (f"Line {i % 97} says {i * i % 89}.\n" + "\n" * (i % 4 == 3) for i in range(1200))
+    (tmp_path / "documents.txt").write_text("".join(lines))
+    bench.corpus = str(tmp_path / "documents.txt")
+    bench.seeds = 2
+    asked: list[str] = []
+
+    def listening(recipe: Recipe) -> Task:
+        asked.append(recipe.model.pair_head)
+        return find_task(recipe)
+
+    monkeypatch.setattr(encoders, "find_task", listening)
+    (result,) = job.run_studies(["albert-table-5"], bench)
+    assert asked == ["none", "next", "order"] * 6  # three models, two seeds
+    rows = {row.key: row for row in result.rows}
+    for name in ("none", "nsp", "sop"):
+        for key in ("mlm", "nsp", "sop"):
+            row = rows[f"{name}-{key}"]
+            if name == "none" and key != "mlm":
+                assert row.how.startswith("needs a head for pairs")
+                continue
+            assert row.ours is not None
+            assert 0 <= row.ours <= 100
+    folders = sorted((tmp_path / "run" / "trainings" / "albert-table-5").iterdir())
+    told = [json.loads((one / "result.json").read_text())["test"]["metrics"] for one in folders]
+    heads: dict[str, list[dict[str, float]]] = {}
+    for one, metrics in zip(folders, told, strict=True):
+        heads.setdefault(one.name.partition("-")[0], []).append(metrics)
+    for name in ("nsp", "sop"):
+        mean = sum(metrics["pair_accuracy"] for metrics in heads[name]) / 2
+        assert rows[f"{name}-{name}"].ours == pytest.approx(100 * mean)
+        mean = sum(metrics["masked_accuracy"] for metrics in heads[name]) / 2
+        assert rows[f"{name}-mlm"].ours == pytest.approx(100 * mean)
 
 
 def test_a_search_is_told_in_thirds(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

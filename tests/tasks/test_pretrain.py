@@ -75,6 +75,9 @@ def test_a_pretraining_has_its_phases_and_its_scores(whole: Path) -> None:
     assert rates[3] == 5e-4
     metrics = json.loads((whole / "result.json").read_text())["valid"]["metrics"]
     assert set(metrics) == {"masked_accuracy", "pair_accuracy"}
+    looks = [row for row in rows if "valid_loss" in row]
+    assert all({"valid_masked_accuracy", "valid_pair_accuracy"} <= row.keys() for row in looks)
+    assert looks[-1]["valid_pair_accuracy"] == metrics["pair_accuracy"]
     task = find_task(recipe)
     from parformer.events import Watch
     from parformer.train.distributed import Workers

@@ -195,12 +195,7 @@ class Journal:
         if weights is not None:
             model = build_from(model.config, weights).to(workers.device)
         score = self.session.task.score(model, self.prepared, "valid", self.config.evaluate_tokens)
-        told = score.to_dict()
-        own = told.get("metrics", {})
-        assert isinstance(own, dict)
-        self.metrics.add(
-            step, {"valid_loss": told["loss"]} | {f"valid_{n}": v for n, v in own.items()}
-        )
+        self.metrics.add(step, as_row("valid", score.to_dict()))
         self.watch.validated(step, score.loss)
         if self.config.patience:
             self.remember(step, self.session.task.compared(score), weights)
@@ -275,11 +270,24 @@ class Journal:
                 score = task.score(model, self.prepared, split, limit)
                 score = task.with_beside(score, self.prepared, split)
                 scores[split] = Written(score.to_dict())
-                self.metrics.add(steps, {f"{split}_loss": scores[split].values["loss"]})
+                self.metrics.add(steps, as_row(split, scores[split].values))
         self.metrics.settle()
         result = RunResult(steps, **scores)
         write_result(self.path, result.to_dict())
         return result
+
+
+def as_row(split: str, told: Mapping[str, object]) -> dict[str, object]:
+    """A score for a line of metrics: the loss, and what its task counts.
+
+    >>> as_row("valid", {"loss": 0.5, "metrics": {"accuracy": 0.8}})
+    {'valid_loss': 0.5, 'valid_accuracy': 0.8}
+    """
+    own = told.get("metrics", {})
+    assert isinstance(own, Mapping)
+    return {f"{split}_loss": told["loss"]} | {
+        f"{split}_{name}": value for name, value in own.items()
+    }
 
 
 def is_due(config: TrainConfig, step: int, since: float) -> bool:
