@@ -3,12 +3,13 @@
     python benchmarks/encoders.py --wiki FOLDER --data DATA --runs RUNS [--shapes bert par-bert]
     python benchmarks/encoders.py --write
 
-FOLDER holds plain text with documents, one `.txt` or more; DATA holds the folders glue, squad and
+FOLDER holds plain text with documents, `.txt` or `.txt.xz`; DATA holds the folders glue, squad and
 race with their authors' files. Every shape is pretrained for as many updates on the same text, then
 fine-tuned on each task with several seeds; and so is the same shape with weights by chance. Lines
 are added to benchmarks/encoders.jsonl: `pretrained` with the curve of its validations, `tuned` with
 a score for each task, start and seed. What is there is not done again, a pretraining in RUNS goes
-on where it stopped, and `--write` makes the tables of docs/experiments/encoders.md.
+on where it stopped, and `--write` makes the tables of docs/experiments/encoders.md and the picture
+of the curves beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from curves import picture
 from finetuning import own_folder, spread
 from inference import table
 from kept import keep, known, made_on
@@ -28,6 +30,7 @@ from learns import into_document
 
 import parformer as pf
 from parformer.costs import cost
+from parformer.data.reading import Piece, read_pieces
 from parformer.model import build, load
 from parformer.train.metrics import read_metrics
 from parformer.train.run import METRICS, MODEL, open_run
@@ -69,28 +72,44 @@ class Tuning:
     epochs: float
     length: int = 128
     seeds: int = 5
+    stride: int = 128
 
 
 TASKS = {
     "sst2": Tuning("glue", 0.5, 64, seeds=3),
     "mrpc": Tuning("glue", 4.0),
     "rte": Tuning("glue", 4.0),
-    "squad": Tuning("squad", 2.0, 256, seeds=2),
+    "squad": Tuning("squad", 2.0, seeds=2, stride=48),
     "race-middle": Tuning("race", 0.2, seeds=2),
 }
 
 
-def pretrain(name: str, wiki: Path, run: Path, updates: int) -> None:
+def one_text(wiki: Path, runs: Path) -> Path:
+    """All files as one, so that its last tenth is kept back and not one file of three."""
+    whole = runs / "wiki.txt"
+    if not whole.is_file():
+        files = sorted(file for file in wiki.iterdir() if ".txt" in file.suffixes)
+        beside = whole.with_suffix(".new")
+        with beside.open("wb") as stream:
+            for chunk in read_pieces([Piece(file) for file in files]):
+                stream.write(chunk)
+        beside.rename(whole)
+    return whole
+
+
+def pretrain(name: str, text: Path, run: Path, updates: int) -> None:
     """A shape's pretraining, and a line of what it came to."""
     shape = SHAPES[name]
     changes = {"train.evaluate_every": max(1, updates // 20), **shape.changes}
     began = time.monotonic()
-    pf.train(
-        model=shape.recipe, corpus=str(wiki / "*.txt"), steps=updates, run=run,
+    found = pf.train(
+        model=shape.recipe, corpus=str(text), steps=updates, run=run,
         changes=tuple(f"{field}={value}" for field, value in changes.items()),
-    )  # fmt: skip
+    ).outcome.result  # fmt: skip
     if known(RESULTS, part="pretrained", shape=name, updates=updates):
         return
+    assert found is not None
+    assert found.valid is not None
     looks = [row for row in read_metrics(run / METRICS) if row.get("valid_loss") is not None]
     model = load(run / MODEL)
     told = cost(model.config)
@@ -98,6 +117,7 @@ def pretrain(name: str, wiki: Path, run: Path, updates: int) -> None:
     keep(
         RESULTS,
         {"part": "pretrained", "shape": name, "updates": updates, "curve": curve,
+         "metrics": found.valid.values["metrics"],
          "pattern": str(model.config.pattern), "parameters": told.parameters,
          "seconds": round(time.monotonic() - began)},
     )  # fmt: skip
@@ -124,7 +144,7 @@ def tune(name: str, task: str, start: str, seed: int, given: argparse.Namespace)
     result = pf.train(
         start=str(untrained(run, seed) if start == CHANCE else run), task=task, data=str(files),
         epochs=how.epochs, seed=seed, run=given.runs / f"{name}-{task}-{start[:2]}-{seed}",
-        changes=(f"train.tgt_len={how.length}",),
+        changes=(f"train.tgt_len={how.length}", f"data.stride={how.stride}"),
     )  # fmt: skip
     found = result.outcome.result
     assert found is not None
@@ -141,7 +161,7 @@ def tune(name: str, task: str, start: str, seed: int, given: argparse.Namespace)
 def pretrained_table(every: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = []
     for one in every:
-        last = one["curve"][-1]
+        last = one["curve"][-1]["valid_loss"]
         rows.append(
             [
                 SHAPES[one["shape"]].title,
@@ -149,14 +169,24 @@ def pretrained_table(every: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{one['parameters'] / 1e6:.2f} M",
                 f"{one['updates']:,}",
                 f"{one['seconds'] / 60:.0f}",
+                f"{last:.3f}",
                 *(
-                    f"{last[name]:.1%}" if last.get(name) is not None else ""
-                    for name in ("valid_masked_accuracy", "valid_pair_accuracy")
+                    f"{one['metrics'][name]:.1%}" if name in one["metrics"] else ""
+                    for name in ("masked_accuracy", "pair_accuracy")
                 ),
             ]
         )
-    heads = ["shape", "pattern", "parameters", "updates", "minutes", "hidden words right"]
-    return table([*heads, "pairs right"], rows)
+    heads = ["shape", "pattern", "parameters", "updates", "minutes", "loss of hidden words"]
+    return table([*heads, "hidden words right", "pairs right"], rows)
+
+
+def curves(every: Sequence[Mapping[str, Any]]) -> str:
+    """The loss of hidden words on validation by updates, as in PAR's Figure 6."""
+    lines = {
+        SHAPES[one["shape"]].title: [(row["step"], row["valid_loss"]) for row in one["curve"]]
+        for one in every
+    }
+    return picture(lines, "Pretraining", "updates; nats of a hidden word of validation upwards")
 
 
 def tuned_table(every: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -200,15 +230,18 @@ def main() -> None:
     given = parser.parse_args()
     if given.write:
         pretrained, tuned = (known(RESULTS, part=part) for part in ("pretrained", "tuned"))
-        lines = [*pretrained_table(pretrained), "", *tuned_table(tuned)]
+        DOCUMENT.with_suffix(".svg").write_text(curves(pretrained), "utf-8")
+        lines = [*pretrained_table(pretrained), "", f"![curves]({DOCUMENT.stem}.svg)", ""]
+        lines += tuned_table(tuned)
         lines += ["", made_on([*pretrained, *tuned], "two threads")]
         into_document(DOCUMENT, "pretraining", "\n".join(lines))
         return
     if not (given.wiki and given.data and given.runs):
         parser.error("--wiki, --data and --runs say what to read, and where to keep runs")
     given.runs.mkdir(parents=True, exist_ok=True)
+    text = one_text(given.wiki, given.runs)
     for name in given.shapes:
-        pretrain(name, given.wiki, given.runs / name, given.updates)
+        pretrain(name, text, given.runs / name, given.updates)
         for task in given.tasks:
             for seed in range(min(given.seeds, TASKS[task].seeds)):
                 for start in ("pretrained", CHANCE):
