@@ -154,7 +154,7 @@ def free(engine: Engine, model: Model, sources: Texts) -> Texts:
     found: Texts = [[] for _ in sources]
     for numbers in batches(sources, max(SIZES)):
         some = [sources[n] for n in numbers]
-        limits = longest(model, max(map(len, some)) + 1)
+        limits = {"max_len": longest(model, max(map(len, some)) + 1, (), 1)}
         for number, text in zip(numbers, engine(some, limits), strict=True):
             found[number] = text
     return found
