@@ -36,6 +36,7 @@ from parformer.train.metrics import read_metrics
 from parformer.train.run import METRICS, MODEL, open_run
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "encoders.md"
+PICTURE = DOCUMENT.with_name("encoders-pretraining.svg")
 RESULTS = Path(__file__).with_name("encoders.jsonl")
 CHANCE = "by chance"
 """The start of a model that was not pretrained."""
@@ -230,8 +231,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.write:
         pretrained, tuned = (known(RESULTS, part=part) for part in ("pretrained", "tuned"))
-        DOCUMENT.with_suffix(".svg").write_text(curves(pretrained), "utf-8")
-        lines = [*pretrained_table(pretrained), "", f"![curves]({DOCUMENT.stem}.svg)", ""]
+        PICTURE.write_text(curves(pretrained), "utf-8")
+        lines = [*pretrained_table(pretrained), "", f"![curves]({PICTURE.name})", ""]
         lines += tuned_table(tuned)
         lines += ["", made_on([*pretrained, *tuned], "two threads")]
         into_document(DOCUMENT, "pretraining", "\n".join(lines))

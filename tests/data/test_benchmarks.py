@@ -139,3 +139,14 @@ def test_what_is_no_task_is_told_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").unlink()
     with pytest.raises(CorpusError, match="is no file of SQuAD's"):
         read("squad", tmp_path)
+
+
+def test_pairs_of_mrpc_have_one_of_two_names(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tone\ttwo\n"
+    )
+    row = {"sentence1": "three", "sentence2": "four", "label": 0, "idx": 9}
+    (tmp_path / "dev.jsonl").write_text(json.dumps(row) + "\n")
+    found = read_benchmark(BENCHMARKS["mrpc"], str(tmp_path))
+    assert [one.texts for one in found["train"]] == [("one", "two")]
+    assert [(one.texts, one.label) for one in found["valid"]] == [(("three", "four"), "0")]

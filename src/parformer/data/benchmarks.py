@@ -203,7 +203,8 @@ def choice(row: Row, where: str) -> Iterator[Example]:
     yield Example(texts=texts, choices=tuple(map(str, choices)), label=label)
 
 
-NLI = pair("sentence1", "sentence2", ("premise", "hypothesis"))
+SENTENCES = ("sentence1", "sentence2")
+NLI = pair(*SENTENCES, ("premise", "hypothesis"))
 COLA = ("source", "label", "star", "sentence")
 STSB = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 QQP = ("label", "question1", "question2", "id")
@@ -220,7 +221,7 @@ CHOICE: Json = {"kind": "choice", "length": 512}
 KNOWN: Sequence[Benchmark] = (
     known("cola", single("sentence"), ("matthews",), columns=COLA, texts=1),
     known("sst2", single("sentence"), own=("SST-2",), texts=1),
-    known("mrpc", pair("#1 String", "#2 String"), BOTH, own=("msr_paraphrase",)),
+    known("mrpc", pair("#1 String", "#2 String", SENTENCES), BOTH, own=("msr_paraphrase",)),
     known("stsb", NLI, ("pearson", "spearman"), kind="score", columns=STSB, own=("sts",)),
     known("qqp", pair("question1", "question2"), BOTH, columns=QQP),
     known("mnli", NLI, dev="_matched"),

@@ -95,10 +95,10 @@ class Teller:
         found = task.answers(features, told, examples, self.tokenizer)
         answers = [found[number] for number in range(len(examples))]
         nulls, threshold = self.threshold is not None, self.threshold or 0.0
-        told = [task.settled(one, nulls, threshold) for one in answers]
+        texts = [task.settled(one, nulls, threshold) for one in answers]
         return [
             Prediction(answer=text, start=one.start if text else 0, score=one.score - one.null)
-            for text, one in zip(told, answers, strict=True)
+            for text, one in zip(texts, answers, strict=True)
         ]
 
 
