@@ -177,8 +177,11 @@ def page(every: list[Trained]) -> str:
     lines += ["| source | reference | model |", "|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in best.samples]
     device = describe_device(1)
-    threads = ", ".join(sorted({f"{one.threads or 'all'}" for one in every}))
-    lines += ["", f"{device.cpu}, torch {device.torch}, threads: {threads}, {date.today()}."]
+    known = sorted({f"{one.threads}" for one in every if one.threads})
+    lines += [
+        "",
+        f"{device.cpu}, torch {device.torch}, {', '.join(known)} thread each, {date.today()}.",
+    ]
     return "\n".join(lines)
 
 
