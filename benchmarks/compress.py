@@ -76,7 +76,7 @@ def theirs_step(model: Any, time: int) -> Step:
     @torch.inference_mode()
     def one() -> None:
         model(tokens[:, :1], past_key_values=past, use_cache=True)
-        past.crop(PIECE)
+        past.crop(-1)
 
     @torch.inference_mode()
     def many() -> None:

@@ -225,7 +225,9 @@ def table(result: Comparison, scores: dict[str, float], count: int) -> Iterable[
         yield f"| {shown} | {' | '.join(cells)} |"
 
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 340, 56, 46, 34, 250
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 860, 340, 56, 46, 34, 350
+MOST = 48
+"""Letters of a name in the picture."""
 
 
 def picture(points: Mapping[str, tuple[float, float]]) -> str:
@@ -271,9 +273,14 @@ def picture(points: Mapping[str, tuple[float, float]]) -> str:
             f'<circle cx="{across(speed):.1f}" cy="{up(score):.1f}" r="4" fill="{shade}"/>'
             f'<text x="{across(speed) - 4:.1f}" y="{up(score) - 8:.1f}">{number + 1}</text>'
             f'<text x="{WIDTH - RIGHT + 12}" y="{last + 4:.1f}" fill="{shade}" font-size="11">'
-            f"{number + 1} {html.escape(name)}</text>"
+            f"{number + 1} {html.escape(called(name))}</text>"
         )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def called(name: str) -> str:
+    short = name.removeprefix(f"{OURS}, ")
+    return short if len(short) <= MOST else f"{short[:MOST]} …"
 
 
 def main(given: Sequence[str] | None = None) -> None:
