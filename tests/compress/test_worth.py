@@ -61,8 +61,7 @@ def test_what_is_silent_goes_first(
     assert set(found) == {f"blocks.{number}" for number in range(4)}
     assert found["blocks.1"][silent].max() < found["blocks.1"][~silent].min()
     assert found["blocks.2"][:2].max() < found["blocks.2"][2:].min()
-    measured = bool(found["blocks.1"][~silent].isinf().all())
-    assert measured == (score == "loss"), "only by measurement no more than half of them go"
+    assert bool(found["blocks.1"].isfinite().all()), "all may go, where a limit asks for that"
 
 
 def test_sizes_add_up_to_what_is_lost_without_the_smaller_halves() -> None:

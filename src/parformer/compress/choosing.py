@@ -8,9 +8,9 @@ choice is timed again, and made anew with a tighter limit where it is not kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 
 import torch
 from torch import Tensor
@@ -81,10 +81,13 @@ def together(count: int) -> int:
     return FEWEST_CHANNELS if count > FEWEST_CHANNELS * 2 else 1
 
 
-def measured_worth(scores: Tensor, grows: Callable[[Tensor], float]) -> Tensor:
+def measured_worth(
+    scores: Tensor, grows: Callable[[Tensor], float], beyond: float = math.inf
+) -> Tensor:
     """What the loss grows by with each unit that goes, the least first, by measurement.
 
-    `scores` say which go first; `grows` tells what the loss grows by with these units alone.
+    `scores` say which go first; `grows` tells what the loss grows by with these units alone. Those
+    that nobody tried without cost so many times as much as the dearest.
     """
     count, order, few = len(scores), scores.argsort(), together(len(scores))
     worth = torch.full((count,), torch.inf, dtype=torch.float64)
@@ -99,6 +102,9 @@ def measured_worth(scores: Tensor, grows: Callable[[Tensor], float]) -> Tensor:
         trifle = 1e-12 * torch.arange(gone, more, dtype=torch.float64)
         worth[order[gone:more]] = dearest + trifle
         gone, lost = more, grown
+    if math.isfinite(beyond):
+        trifle = 1e-12 * torch.arange(gone, count, dtype=torch.float64)
+        worth[order[gone:]] = beyond * dearest + trifle
     return worth
 
 
@@ -147,7 +153,7 @@ def choose(
             part
             for part in options
             if part.saves > 0
-            and isfinite(part.loses)
+            and math.isfinite(part.loses)
             and (part.stays or left_in[root_of(part.path)] > FEWEST_BLOCKS)
         ]
         if not options:

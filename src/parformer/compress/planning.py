@@ -31,6 +31,11 @@ CLOCK = 0.97
 """Times are planned to be so much shorter than they have to be, since they are measured again."""
 
 
+SMALLER = 0.93
+"""Where a model is shrunk and then quantized, bytes are planned to be so much fewer than they have
+to be: less of a narrower model is in matrices that are worth codes of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option(Record):
     """Something that was tried on the model as it is."""
@@ -112,7 +117,9 @@ class Way:
 
     def beyond(self, bounds: Bounds) -> float:
         """How far limits of bytes and time are exceeded, as shares of them; 0 if they are kept."""
-        size = 0.0 if bounds.size is None else self.size / bounds.size - 1
+        both = {"shrink", "quantize"} <= set(self.names)
+        aim = SMALLER if both else 1.0
+        size = 0.0 if bounds.size is None else self.size / (aim * bounds.size) - 1
         time = 0.0 if bounds.time is None else self.time / (CLOCK * bounds.time) - 1
         return max(0.0, size) + max(0.0, time)
 

@@ -38,6 +38,10 @@ LEAST = 1e-6
 """What the loss grows by at least, as far as sizes are concerned; noise may say less."""
 
 
+UNTRIED = 4.0
+"""Times what the dearest units cost that were tried without, for the other half of a block."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Worth:
     """What is known of a model's parts."""
@@ -110,7 +114,7 @@ def unit_worth(
     if score == "loss":
         for number, path in enumerate(path for path in found if path != STREAM):
             work.watch.preparing(f"trying a smaller {path}", 0.1 + 0.1 * number / len(found))
-            found[path] = measured_worth(found[path], alone(path, grows))
+            found[path] = measured_worth(found[path], alone(path, grows), UNTRIED)
     return found
 
 
