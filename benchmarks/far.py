@@ -38,6 +38,8 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "translation.md"
 RESULTS = Path(__file__).with_name("far.jsonl")
 SAMPLES = (0, 111, 222, 333)
 """Texts of the test split that are shown, whatever they are."""
+SHOWN = 160
+"""Characters of each: nobody's texts are kept whole."""
 Rows = dict[str, list[tuple[str, str]]]
 """Pairs of each split."""
 
@@ -200,7 +202,17 @@ def run_one(name: str, given: argparse.Namespace) -> None:
 def samples(run: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
     chosen = [pairs[n] for n in SAMPLES if n < len(pairs)]
     written = pf.generate(model=run, sources=tuple(source for source, _ in chosen))
-    return [(*pair, one.text) for pair, one in zip(chosen, written, strict=True)]
+    shown = [(*pair, one.text) for pair, one in zip(chosen, written, strict=True)]
+    return [(cut(source), cut(target), cut(text)) for source, target, text in shown]
+
+
+def cut(text: str) -> str:
+    """The beginning of a text.
+
+    >>> cut("a mail"), len(cut("a" * 900))
+    ('a mail', 162)
+    """
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"
 
 
 def far_page(every: list[dict[str, Any]]) -> str:
@@ -256,13 +268,9 @@ def spent(every: list[dict[str, Any]]) -> str:
 
 def shown(some: list[list[str]]) -> list[str]:
     """What a model makes of a few texts."""
-
-    def cut(text: str) -> str:
-        text = text.replace("|", "\\|")
-        return text if len(text) <= 160 else f"{text[:160]} …"
-
     lines = ["| source | reference | model |", "|---|---|---|"]
-    return [*lines, *(f"| {' | '.join(map(cut, row))} |" for row in some)]
+    cells = ([text.replace("|", "\\|") for text in row] for row in some)
+    return [*lines, *(f"| {' | '.join(row)} |" for row in cells)]
 
 
 def main() -> None:

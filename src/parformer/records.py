@@ -125,7 +125,7 @@ def typed(value: Any, hint: Any, place: str) -> Any:
         return Path(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    fits = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+    fits = isinstance(value, hint) and (hint in (bool, object) or not isinstance(value, bool))
     _need(fits, place, TYPE_NAMES.get(hint, str(hint)), value)
     return value
 

@@ -11,10 +11,12 @@ import pytest
 from parformer.errors import ConfigError, FolderError, Stopped
 from parformer.recipe import Recipe
 from parformer.reproduce import job, par_search, trainings
+from parformer.reproduce import pairs as pair_trainings
 from parformer.reproduce.published import Training
 from parformer.reproduce.trainings import pocket, train_pocket
 from parformer.reproduce.workbench import Workbench
 from parformer.tasks.base import Task, find_task
+from parformer.train.alike import Trained
 from parformer.train.loop import Outcome
 from tests.reproduce.benches import quick_bench, write_models, write_text
 
@@ -127,6 +129,68 @@ def test_a_table_is_trained_in_small(bench: Workbench, monkeypatch: pytest.Monke
     assert "5 with one training each" in result.summary
     assert "1 updates" in rows["short-par"].how
     assert rows["ppl-40k-par"].how.startswith("needs ")
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """Words, and what stands for each in the other language."""
+    words = {"ein": "a", "hund": "dog", "frau": "woman", "läuft": "runs", "steht": "stands"}
+    folder, known = tmp_path / "pairs", list(words)
+    folder.mkdir()
+    for split, count in (("train", 60), ("valid", 8), ("test", 8)):
+        rows = [[known[(n + k * k) % 5] for k in range(2 + n % 4)] for n in range(count)]
+        lines = [f"{' '.join(row)}\t{' '.join(words[one] for one in row)}" for row in rows]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+def tiny_reader(pattern: str) -> Recipe:
+    sizes = {"model__d_model": 16, "model__d_inner": 16, "model__n_head": 2}
+    text = {"data__vocab_size": 280, "train__batch_tokens": 64}
+    return pair_trainings.reader("transformer-pocket-translation", pattern, **sizes, **text)
+
+
+READERS = {"attention": tiny_reader("sf | scf"), "memory": tiny_reader("rf | rcf")}
+
+
+@pytest.mark.parametrize(
+    ("score", "task"), [("bleu", "translate"), ("rougeL", "summarise")], ids=["bleu", "rouge"]
+)
+def test_pairs_are_compared_in_points(
+    bench: Workbench, pairs: Path, score: str, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = iter((30.0, 41.5))
+    monkeypatch.setattr(pair_trainings, "points_of", lambda *_: next(points))
+    bench.pairs = str(pairs)
+    found = pair_trainings.compare_pairs(bench, "test", READERS, "attention", score, task=task)
+    ours = found[f"{score}-memory-more"]
+    assert ours.value == 11.5
+    assert ours.single
+    assert ours.note == "rf | rcf: 41.5 beside 30.0"
+    assert "4 updates of 64 tokens, " in ours.how
+    assert bench.folder is not None
+    (run,) = (bench.folder / "trainings" / "test-pairs").glob("memory-*")
+    monkeypatch.undo()
+    training = Trained(run, 4, True, ())
+    told = json.loads((run / "result.json").read_text("utf-8"))["test"]
+    assert pair_trainings.points_of(training, score) == told[score]
+    assert 0 <= told[score] <= 100
+
+
+def test_without_pairs_none_are_trained(bench: Workbench) -> None:
+    (study,) = job.run_studies(["srupp-table-8"], bench)
+    rows = {row.key: row for row in study.rows}
+    assert rows["bleu-k2-more"].ours is None
+    assert rows["bleu-k2-more"].how == "needs --pairs, such as multi30k, for pocket trainings"
+    assert rows["bleu-srupp-more"].published is not None
+    assert rows["bleu-srupp-more"].published.value == pytest.approx(0.4)
+
+
+def test_pairs_without_a_test_split_are_refused(bench: Workbench, pairs: Path) -> None:
+    (pairs / "test.tsv").unlink()
+    bench.pairs = str(pairs)
+    with pytest.raises(ConfigError, match=r"no test split to compare models on; they have"):
+        pair_trainings.compare_pairs(bench, "test", READERS, "attention")
 
 
 def test_sentence_tasks_are_compared_by_what_they_teach(

@@ -31,6 +31,8 @@ FLAGS = {
     "run": Flag(metavar="FOLDER", default="runs/reproduce-NAME for what takes time"),
     "time": Flag(metavar="TIME", read=read_seconds, default="5m"),
     "corpus": Flag(metavar="NAME|PATH", default="python-source"),
+    "pairs": Flag(metavar="NAME|PATH"),
+    "pair": Flag(metavar="A-B"),
     "threads": Flag(default="torch's"),
 }
 

@@ -162,6 +162,8 @@ def missing(bench: Workbench, line: Line) -> tuple[str, str]:
         return (f"{how}: the command is {command}" if command else how), command
     if line.needs:
         return f"needs {line.needs}", ""
+    if line.pairs and not bench.pairs:
+        return "needs --pairs, such as multi30k, for pocket trainings", ""
     if not bench.training:
         return "needs pocket trainings, which were left out", ""
     return "not computed here", ""

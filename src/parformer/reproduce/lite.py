@@ -5,6 +5,7 @@ from __future__ import annotations
 from parformer.config import ModelConfig, preset
 from parformer.costs import ModelCost, cost
 from parformer.recipe import Recipe
+from parformer.reproduce.pairs import compare_pairs, reader
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.trainings import compare_losses, pocket
 from parformer.reproduce.workbench import Workbench, study
@@ -17,6 +18,8 @@ WRITTEN = 100
 WIDTHS = {"transformer": (128, 256, 320), "lite": (200, 408, 496)}
 KINDS = ("fixed", "random", "factored-random", "dense", "factored-dense")
 SUMS = ("dense-random", "dense-vanilla", "random-vanilla")
+READING = ("random", "dense", "random-vanilla")
+"""Those of them that learn from pairs."""
 
 
 def translator(kind: str, width: int) -> ModelConfig:
@@ -45,12 +48,27 @@ def translators() -> dict[str, ModelConfig]:
     }
 
 
+def readers() -> dict[str, Recipe]:
+    """Small ones of about one size that learn from pairs."""
+    return {kind: reader(f"{kind}-pocket-translation") for kind in WIDTHS}
+
+
+def synthesizers() -> dict[str, Recipe]:
+    """The same Transformer, its own attention replaced."""
+    replaced = {kind: f"y[{kind.replace('-', '+')}]" for kind in READING}
+    return {"vanilla": reader("transformer-pocket-translation")} | {
+        kind: reader("transformer-pocket-translation", f"({one}f)x3 | ({one}cf)x3")
+        for kind, one in replaced.items()
+    }
+
+
 @study("lite-table-2")
 def table_2(bench: Workbench) -> Found:
     models = translators()
     found = {f"parameters-{key}": parameters(config) for key, config in models.items()}
     sentence = (SENTENCE, SENTENCE, 1e6)
-    return found | {f"adds-{key}": adds(config, *sentence) for key, config in models.items()}
+    found |= {f"adds-{key}": adds(config, *sentence) for key, config in models.items()}
+    return found | compare_pairs(bench, "lite-table-2", readers(), "transformer")
 
 
 @study("lite-table-3")
@@ -72,7 +90,8 @@ def table_4(bench: Workbench) -> Found:
     for key, config in models.items():
         for read in (30, 100, 1000):
             found[f"adds-{key}-{read}"] = adds(config, read, SUMMARY, 1e9)
-    return found
+    summarised = {"score": "rougeL", "task": "summarise"}
+    return found | compare_pairs(bench, "lite-table-4", readers(), "transformer", **summarised)
 
 
 @study("lite-table-5")
@@ -109,10 +128,16 @@ def synthesizer_table_2(bench: Workbench) -> Found:
     recipes = {"vanilla": absolute("(sf)x6", 384)}
     recipes |= {kind: absolute(f"(y[{kind}]f)x6", 384) for kind in KINDS}
     recipes |= {kind: absolute(f"(y[{kind.replace('-', '+')}]f)x6", 384) for kind in SUMS}
-    return found | compare_losses(bench, "synthesizer-table-2", recipes, "vanilla")
+    found |= compare_losses(bench, "synthesizer-table-2", recipes, "vanilla")
+    return found | compare_pairs(bench, "synthesizer-table-2", synthesizers(), "vanilla")
 
 
 @study("synthesizer-table-3")
+def synthesizer_table_3(bench: Workbench) -> Found:
+    summarised = {"score": "rougeL", "task": "summarise"}
+    return compare_pairs(bench, "synthesizer-table-3", synthesizers(), "vanilla", **summarised)
+
+
 @study("synthesizer-table-5")
 @study("synthesizer-table-6")
 def published_alone(bench: Workbench) -> Found:

@@ -28,12 +28,13 @@ from parformer.fields import check_names, field_types
 from parformer.records import Record, typed
 
 Bound = Literal["", "below", "above"]
-Work = Literal["count", "measure", "train", "models"]
+Work = Literal["count", "measure", "train", "pairs", "models"]
 
 WORK: Mapping[Work, str] = {
     "count": "exact count",
     "measure": "measured here",
     "train": "pocket training here",
+    "pairs": "pocket training on --pairs",
     "models": "a table of trained models",
 }
 """How ours comes about, in words."""
@@ -98,6 +99,8 @@ class Line(Record):
     training: Training | None = None
     needs: str = ""
     """What ours would take, where nothing here computes it."""
+    pairs: bool = False
+    """Whether ours comes of trainings on --pairs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,8 +192,10 @@ FORMS: Mapping[str, tuple[Callable[..., float], str]] = {
     "ratio": (lambda a, b: a / b, " / "),
     "loss": (loss_percent, " against "),
     "more": (lambda a, b: 100 * (a / b - 1), " against "),
+    "points": (lambda a, b: a - b, " against "),
 }
-"""How a row may give its figure; `loss` takes perplexities, `more` anything, both in percent."""
+"""How a row may give its figure; `loss` takes perplexities, `more` anything, both in percent, and
+`points` what has a scale of its own, such as BLEU."""
 
 
 def expand(names: Iterable[str]) -> list[str]:

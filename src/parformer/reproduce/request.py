@@ -38,6 +38,11 @@ class ReproduceRequest:
     """Leave out what takes trainings."""
     corpus: str = ""
     """What trainings read."""
+    pairs: str = ""
+    """What translators and summarisers learn from, a name such as multi30k or a folder; without it
+    none are trained."""
+    pair: str = "de-en"
+    """Which texts of --pairs are a pair: what is read, and what is to be written."""
     threads: int | None = None
     """CPU threads."""
 
@@ -70,7 +75,9 @@ class ReproduceRequest:
         if self.run is not None:
             return self.run
         trains = self.scale == "pocket" and not self.untrained
-        takes, pages = {"measure", "train"} if trains else {"measure"}, self.pages
+        takes, pages = {"measure"}, self.pages
+        if trains:
+            takes |= {"train", "pairs"} if self.pairs else {"train"}
         if not any(takes & set(page.work) for page in pages):
             return None
         return Path("runs") / (f"reproduce-{pages[0].name}" if len(pages) == 1 else "reproduce")

@@ -10,6 +10,7 @@ from parformer.measure.device import pinned_threads
 from parformer.measure.models import Reader
 from parformer.measure.operations import time_by_kind
 from parformer.model import build
+from parformer.reproduce.pairs import compare_pairs, reader
 from parformer.reproduce.study import Found, Ours
 from parformer.reproduce.workbench import Workbench, settings, study
 
@@ -113,7 +114,13 @@ def details(names: dict[str, str]) -> Found:
 def table_8(bench: Workbench) -> Found:
     names = {"transformer": "transformer-translation-iwslt", "srupp": "srupp-translation-iwslt"}
     names["k2"] = "srupp-k2-translation-iwslt"
-    return {f"parameters-{key}": millions(preset(name)) for key, name in names.items()}
+    found = {f"parameters-{key}": millions(preset(name)) for key, name in names.items()}
+    recipes = {
+        "transformer": reader("transformer-pocket-translation"),
+        "srupp": reader("srupp-pocket-translation"),
+        "k2": reader("srupp-pocket-translation", "(ra)x2 | (ra[source])x2"),
+    }
+    return found | compare_pairs(bench, "srupp-table-8", recipes, "transformer")
 
 
 @study("srupp-table-11")

@@ -25,6 +25,8 @@ EXACTLY, ROUNDING, NOISE = "exactly", "within rounding", "within the noise"
 HOLDS, FAILS, DIFFERS = "holds", "does not hold", "differs"
 KNOWN, UNSURE = "differs, as is known", "too noisy to tell"
 VERDICTS = (EXACTLY, ROUNDING, NOISE, HOLDS, FAILS, DIFFERS, KNOWN, UNSURE)
+SCALES = ("%", "points")
+"""Units whose whole is a hundred."""
 WIDE = 0.25
 """The share of a figure that its interval may span: a wider one agrees with nearly everything."""
 
@@ -73,10 +75,10 @@ def finite(value: float) -> float | None:
 
 
 def distance(line: Line, ours: Ours | None) -> tuple[float | None, str]:
-    """Ours against the published figure in percent; in points where both are percent."""
+    """Ours against the published figure in percent; in points where both are percent or points."""
     number = line.number
-    plain = line.unit == "%" or (number is not None and number.value == 0)
-    unit = "%" if not plain else "points" if line.unit == "%" else line.unit
+    plain = line.unit in SCALES or (number is not None and number.value == 0)
+    unit = "%" if not plain else "points" if line.unit in SCALES else line.unit
     if number is None or number.bound or ours is None:
         return None, unit
     apart = ours.value - number.value if plain else 100 * (ours.value / number.value - 1)
@@ -90,7 +92,7 @@ def judge(line: Line, ours: Ours | None) -> str:
         return ""
     low, high = ours.interval or (ours.value, ours.value)
     # what is a percentage already is wide in points
-    whole = 100.0 if line.unit == "%" else abs(ours.value)
+    whole = 100.0 if line.unit in SCALES else abs(ours.value)
     noise = NOISE if high - low <= WIDE * whole else UNSURE
     if number.bound:
         if ours.interval is not None and low <= number.value <= high:

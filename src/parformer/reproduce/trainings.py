@@ -82,10 +82,9 @@ class Trained:
 
     def how(self, name: str) -> str:
         recipe, seeds = self.recipes[name], len(self.curves[name])
-        train, length = recipe.train, training_shape(recipe).step_len
         return (
             f"pocket training here: {cost(recipe.model).parameters / 1e6:.1f} M parameters, "
-            f"{self.plan.steps:,} updates of {train.batch} × {length} bytes, {recipe.data.corpus}"
+            f"{self.plan.steps:,} updates of {update_words(recipe)}, {recipe.data.corpus}"
             + (f", {seeds} seeds" if seeds > 1 else "")
         )
 
@@ -117,6 +116,13 @@ class Trained:
         """How many times the baseline's time an update takes."""
         how = "measured here: an update of the pocket models"
         return time_ratio(self.plan.paces[name], self.plan.paces[baseline], how)
+
+
+def update_words(recipe: Recipe) -> str:
+    """What a model reads in one update."""
+    if recipe.data.pair:
+        return f"{recipe.train.batch_tokens:,} tokens"
+    return f"{recipe.train.batch} × {training_shape(recipe).step_len} bytes"
 
 
 def percent_above(ours: float, theirs: float) -> float:
@@ -188,7 +194,7 @@ def failed(
         data = recipe.data
         if set(recipe.model.pattern.letters) <= set("fi"):
             continue
-        if data not in known and recipe.model.causal:
+        if data not in known and recipe.model.causal and not data.pair:
             text = bench.text(recipe)
             tokens = sample(text.splits["valid"].tokens, recipe.train.evaluate_tokens)
             known[data] = references_of(text, {"valid": tokens}, xz=False)["valid"].bigram
@@ -201,7 +207,7 @@ def settled(bench: Workbench, recipe: Recipe) -> Recipe:
     changes: dict[str, object] = {"train.threads": bench.threads}
     if recipe.train.kernels == "auto":
         changes["train.kernels"] = find_kernels(Workers())
-    if bench.corpus:
+    if bench.corpus and not recipe.data.pair:
         changes["data.corpus"] = bench.corpus
     return recipe.replaced(changes)
 

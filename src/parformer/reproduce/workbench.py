@@ -63,6 +63,10 @@ class Workbench:
     """Whether pocket trainings may run."""
     corpus: str = ""
     """What they read; empty means the preset's text."""
+    pairs: str = ""
+    """What translators and summarisers read; none are trained where it is empty."""
+    pair: str = "de-en"
+    """Which texts of it are a pair."""
     rounds: int = 0
     """How often a model is timed; 0 means as often as its size allows."""
     sample: int = 0
@@ -87,6 +91,8 @@ class Workbench:
             seeds=request.seeds,
             trains=not request.untrained,
             corpus=request.corpus,
+            pairs=request.pairs,
+            pair=request.pair,
             threads=request.threads or torch.get_num_threads(),
             watch=watch,
         )
