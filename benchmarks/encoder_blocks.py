@@ -27,6 +27,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from drawing import SHADES, Picture, with_room
 from finetuning import own_folder, spread
 from inference import table
 from kept import keep, known, made_on
@@ -47,6 +48,7 @@ from parformer.train.start import open_start
 from parformer.train.tuning import recipe_for
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "encoders.md"
+PICTURE = DOCUMENT.with_name("encoders-blocks.svg")
 RESULTS = Path(__file__).with_name("encoder_blocks.jsonl")
 WHOLE = "nothing"
 RATE = 6e-5
@@ -236,6 +238,37 @@ def tuned_table(task: str) -> list[str]:
     return [*table(heads, rows), "", made_on(every, "two threads")] if every else []
 
 
+def picture(task: str) -> str:
+    """Score against time: every dot a set of blocks that is gone."""
+    every = known(RESULTS, part="tuned", task=task)
+    scores, times = [one["score"] for one in every], [one["beside"] for one in every]
+    drawn = Picture(
+        f"{task} without some blocks", "share of the whole model's time; score on dev upwards; numbers: blocks taken out",
+        with_room(times), with_room(scores), right=120,
+    )  # fmt: skip
+    drawn.rows()
+    drawn.columns((n / 10 for n in range(1, 11) if min(times) <= n / 10 <= max(times)), ".0%")
+    shades = dict(zip(("nothing", "attention", "layers", "any blocks"), SHADES, strict=False))
+    for one in every:
+        kind = kind_of(one["name"])
+        point = one["beside"], one["score"]
+        drawn.dot(point, shades[kind])
+        drawn.write(drawn.x(point[0]) + 6, drawn.y(point[1]) - 5, str(len(one["gone"])), size=10)
+    top = max(scores)
+    drawn.names((top, kind, shade) for kind, shade in shades.items())
+    return drawn.svg()
+
+
+def kind_of(name: str) -> str:
+    """What kind of blocks a set takes out.
+
+    >>> kind_of("3 attentions, least harm"), kind_of("every second layer"), kind_of("nothing")
+    ('attention', 'layers', 'nothing')
+    """
+    kinds = {"any blocks": "any blocks", "attention": "attention", "layer": "layers"}
+    return next((kind for word, kind in kinds.items() if word in name), name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--start", type=Path)
@@ -248,6 +281,7 @@ def main() -> None:
         into_document(
             DOCUMENT, "blocks", "\n".join([*alone_table(given.task), *tuned_table(given.task)])
         )
+        PICTURE.write_text(picture(given.task), "utf-8")
         return
     if not (given.start and given.data and given.folder):
         parser.error("--start, --data and --folder say what to fine-tune, on what, and where")

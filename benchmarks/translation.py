@@ -14,7 +14,6 @@ against sentences a second.
 from __future__ import annotations
 
 import argparse
-import html
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 import transformers
 import translators
+from drawing import GREY, Picture
 from torch import Tensor
 
 import parformer as pf
@@ -225,7 +225,6 @@ def table(result: Comparison, scores: dict[str, float], count: int) -> Iterable[
         yield f"| {shown} | {' | '.join(cells)} |"
 
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 860, 340, 56, 46, 34, 350
 MOST = 48
 """Letters of a name in the picture."""
 
@@ -233,49 +232,21 @@ MOST = 48
 def picture(points: Mapping[str, tuple[float, float]]) -> str:
     """BLEU against sentences a second, a dot for each."""
     speeds, scores = zip(*points.values(), strict=True)
-    fastest, low, high = max(speeds), math.floor(min(scores) - 1), math.ceil(max(scores) + 1)
-
-    def across(speed: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * speed / fastest
-
-    def up(score: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (score - low) / (high - low)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="system-ui, sans-serif" font-size="12" fill="#868e96">',
-        f'<text x="{LEFT}" y="18" font-size="14" font-weight="600">'
-        "BLEU against speed, beam 5, batches of 32</text>",
-    ]
-    for score in range(low, high + 1, max(1, (high - low) // 6)):
-        y = up(score)
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#868e9633"/>'
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{score}</text>'
-        )
-    for part in range(5):
-        speed = fastest * part / 4
-        parts.append(
-            f'<text x="{across(speed):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">'
-            f"{speed:.0f}</text>"
-        )
-    parts.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
-        "sentences a second; BLEU upwards</text>"
-    )
-    last = -math.inf
-    for number, (name, (speed, score)) in enumerate(
-        sorted(points.items(), key=lambda one: -one[1][1])
-    ):
-        last = max(up(score), last + 15)
-        shade = "#7c5cff" if name.startswith(OURS) else "#868e96"
-        parts.append(
-            f'<circle cx="{across(speed):.1f}" cy="{up(score):.1f}" r="4" fill="{shade}"/>'
-            f'<text x="{across(speed) - 4:.1f}" y="{up(score) - 8:.1f}">{number + 1}</text>'
-            f'<text x="{WIDTH - RIGHT + 12}" y="{last + 4:.1f}" fill="{shade}" font-size="11">'
-            f"{number + 1} {html.escape(called(name))}</text>"
-        )
-    return "\n".join([*parts, "</svg>", ""])
+    drawn = Picture(
+        "BLEU against speed, beam 5, batches of 32", "sentences a second; BLEU upwards",
+        (0, max(speeds)), (math.floor(min(scores) - 1), math.ceil(max(scores) + 1)),
+        width=860, height=340, right=350,
+    )  # fmt: skip
+    drawn.rows()
+    drawn.columns(drawn.quarters())
+    named = []
+    for number, (name, point) in enumerate(sorted(points.items(), key=lambda one: -one[1][1]), 1):
+        shade = "#7c5cff" if name.startswith(OURS) else GREY
+        drawn.dot(point, shade)
+        drawn.write(drawn.x(point[0]) - 4, drawn.y(point[1]) - 8, str(number))
+        named.append((point[1], f"{number} {called(name)}", shade))
+    drawn.names(named, size=11)
+    return drawn.svg()
 
 
 def called(name: str) -> str:

@@ -98,7 +98,7 @@ def find_pairs(
         found = shared_out(list(file_pairs(path, names)))
     else:
         raise CorpusError(
-            f"there is no folder or file {source!r}; give --data the place of pairs, or one of "
+            f"there is no folder or file {source!r}; name the place of pairs, or one of "
             f"{', '.join(TRANSLATED)}"
         )
     texts: dict[str, tuple[Piece, ...]] = {}
