@@ -243,7 +243,8 @@ def picture(task: str) -> str:
     every = known(RESULTS, part="tuned", task=task)
     scores, times = [one["score"] for one in every], [one["beside"] for one in every]
     drawn = Picture(
-        f"{task} without some blocks", "share of the whole model's time; score on dev upwards; numbers: blocks taken out",
+        f"{task} without so many blocks",
+        "share of the whole model's time; score on dev upwards",
         with_room(times), with_room(scores), right=120,
     )  # fmt: skip
     drawn.rows()

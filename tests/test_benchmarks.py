@@ -161,26 +161,31 @@ def test_llama_cpp_writes_the_same_with_the_same_weights(
     assert texts[3][:4] == texts[0][:4]  # its GELU looks numbers up in 16 bits
 
 
-def test_attention_that_is_missed_least_goes_first(
+def test_blocks_that_do_least_harm_go_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(FOLDER)
-    fewer = load("fewer_blocks", monkeypatch)
-    monkeypatch.setattr(fewer, "RESULTS", tmp_path / "results.jsonl")
-    for name, gone, accuracy in [
-        ("1", [0], 0.7),
-        ("2", [2], 0.9),
-        ("3", [4], 0.8),
-        ("all", [], 0.9),
-    ]:
-        kind = "attention" if gone else "whole"
-        found = {"kind": kind, "name": name, "gone": gone, "task": "mrpc", "seed": 0}
-        found |= {"metrics": {"accuracy": accuracy}, "ratio": 0.9, "weights": 5}
-        fewer.keep(fewer.RESULTS, {"part": "blocks", **found})
-    assert fewer.order("mrpc", 0) == [1, 2, 0]
-    assert fewer.order("mrpc", 1) == []
-    assert "| attention 2 | 0.90 | 5 | 0.900 |" in fewer.table(fewer.ours("mrpc"))
-    assert fewer.picture(fewer.ours("mrpc")).count("<circle") == 4
+    blocks = load("encoder_blocks", monkeypatch)
+    monkeypatch.setattr(blocks, "RESULTS", tmp_path / "results.jsonl")
+    harm = {-1: 0.5, 0: 0.9, 1: 0.7, 2: 0.6, 3: 2.5, 4: 0.8, 5: 0.6}
+    seconds = {-1: 6.0, **{number: 5.0 if number % 2 else 5.5 for number in range(6)}}
+    alone = [
+        {"block": n, "letter": "" if n < 0 else "sf"[n % 2], "harm": harm[n], "seconds": seconds[n]}
+        for n in harm
+    ]
+    found = blocks.sets(alone)
+    assert found["2 attentions, least harm"] == (2, 4)
+    assert found["1 layers, least harm"] == (4, 5)
+    assert found["every second layer"] == (2, 3)
+    # 1.5 seconds: blocks 2 and 5 do a harm of 0.2, layer 4-5 of 0.4
+    assert found["any blocks, as much time as 1 layers"] == (2, 5)
+    for number, (name, gone) in enumerate(found.items()):
+        blocks.keep(
+            blocks.RESULTS,
+            {"part": "tuned", "task": "sst2", "name": name, "gone": list(gone),
+             "score": 0.9 - number / 100, "beside": 1 - len(gone) / 10},
+        )  # fmt: skip
+    assert blocks.picture("sst2").count("<circle") == len(found)
 
 
 def test_translators_compute_the_same_in_transformers_and_ctranslate2(
