@@ -167,8 +167,8 @@ def test_blocks_that_do_least_harm_go_first(
     monkeypatch.syspath_prepend(FOLDER)
     blocks = load("encoder_blocks", monkeypatch)
     monkeypatch.setattr(blocks, "RESULTS", tmp_path / "results.jsonl")
-    harm = {-1: 0.5, 0: 0.9, 1: 0.7, 2: 0.6, 3: 2.5, 4: 0.8, 5: 0.6}
-    seconds = {-1: 6.0, **{number: 5.0 if number % 2 else 5.5 for number in range(6)}}
+    harm = {-1: 0.5, 0: 0.9, 1: 0.7, 2: 0.6, 3: 2.5, 4: 0.8, 5: 0.6, 6: 2.9, 7: 2.9}
+    seconds = {-1: 6.0, **{number: 5.0 if number % 2 else 5.5 for number in range(8)}}
     alone = [
         {"block": n, "letter": "" if n < 0 else "sf"[n % 2], "harm": harm[n], "seconds": seconds[n]}
         for n in harm
@@ -176,7 +176,7 @@ def test_blocks_that_do_least_harm_go_first(
     found = blocks.sets(alone)
     assert found["2 attentions, least harm"] == (2, 4)
     assert found["1 layers, least harm"] == (4, 5)
-    assert found["every second layer"] == (2, 3)
+    assert found["every second layer"] == (2, 3, 6, 7)
     # 1.5 seconds: blocks 2 and 5 do a harm of 0.2, layer 4-5 of 0.4
     assert found["any blocks, as much time as 1 layers"] == (2, 5)
     for number, (name, gone) in enumerate(found.items()):
