@@ -132,16 +132,18 @@ def read(file: Path) -> list[Any]:
 
 
 MODEL = "lite-pocket-translation"
+PATIENT: Mapping[str, object] = {"train.patience": 4}
+"""For few texts, which are soon known by heart."""
 EXPERIMENTS = {
     "tatoeba": Experiment(tatoeba, "translate", "en-de", MODEL, far=news),
     "aeslc": Experiment(mails, "summarise", "body-subject", MODEL, {"data.source_words": 120}),
     "scitldr": Experiment(
         abstracts, "summarise", "abstract-tldr", MODEL,
-        {"data.source_words": 160, "model.max_len": 512, "train.batch_tokens": 4096},
+        {"data.source_words": 160, "model.max_len": 512, "train.batch_tokens": 4096, **PATIENT},
     ),
     "cnn": Experiment(
         articles, "summarise", "article-highlights", MODEL,
-        {"data.source_words": 240, "model.max_len": 640, "train.batch_tokens": 8192},
+        {"data.source_words": 240, "model.max_len": 640, "train.batch_tokens": 8192, **PATIENT},
         published="cnn-dailymail",
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parformer.errors import ConfigError
-from parformer.evaluate.summaries import leads, rouge, rouge_rows
+from parformer.evaluate.summaries import leads, rouge, rouge_of, rouge_rows
 
 WRITTEN = ["the dog runs over the hill", "a meeting on monday", "nothing", "cats and dogs"]
 WANTED = ["a dog runs up the hill fast", "meeting moved to monday", "budget", "dogs and cats"]
@@ -51,6 +51,21 @@ def test_beginnings_stand_beside() -> None:
     rows = rouge_rows(["The dog runs.", "Monday it is!", "no end", "dogs, cats"], WANTED)
     assert list(found.first_words.to_dict().values()) == pytest.approx(rows.mean(axis=0))
     assert found.signature.startswith("rouge-score ")
+
+
+def test_the_verdict_is_against_the_better_beginning() -> None:
+    told = rouge(WRITTEN, WANTED, SOURCES).to_dict() | {"loss": 1.0, "kind": "translation"}
+    told |= {"rougeL": 14.04, "words": 3}
+    told["first_sentence"] = {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 20.0}
+    told["first_words"] = {"rouge1": 30.0, "rouge2": 1.0, "rougeL": 14.0}
+    assert rouge_of(told).verdict == (
+        "No better than copying a beginning: ROUGE-L 14.0, the first sentence of each text 20.0."
+    )
+    told["first_sentence"] = {"rouge1": 40.0, "rouge2": 1.0, "rougeL": 9.0}
+    assert rouge_of(told | {"rougeL": 16.5}).verdict == (
+        "2.5 points better than copying a beginning: ROUGE-L 16.5, the first 3 words of each "
+        "text 14.0."
+    )
 
 
 def test_leads_of_odd_texts() -> None:

@@ -149,6 +149,7 @@ def show_translation(found: Evaluated, score: TranslationScore) -> None:
     console.print(table)
     if isinstance(common, Rouge):
         console.print(Text(f"ROUGE {common.signature}"), soft_wrap=True)
+        console.print(Text(common.verdict), soft_wrap=True)
         return
     console.print(Text(f"BLEU {common.signature}"), soft_wrap=True)
     if common.tokenised is not None:
@@ -159,11 +160,8 @@ def show_translation(found: Evaluated, score: TranslationScore) -> None:
 
 def add_rouge(table: Table, common: Rouge) -> None:
     """ROUGE-1, 2 and L of the model and of the beginnings of its sources."""
-    rows = {
-        "ROUGE-1, 2, L": (common.rouge1, common.rouge2, common.rougeL),
-        "first sentence": tuple(common.first_sentence.to_dict().values()),
-        f"first {common.words} words": tuple(common.first_words.to_dict().values()),
-    }
+    own = {"ROUGE-1, 2, L": (common.rouge1, common.rouge2, common.rougeL)}
+    rows = own | {name: tuple(lead.to_dict().values()) for name, lead in common.leads.items()}
     for name, values in rows.items():
         told = "  ".join(f"{value:.2f}" for value in values)
         table.add_row(name, told, style="bold" if name.startswith("ROUGE") else "")

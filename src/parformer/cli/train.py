@@ -46,6 +46,10 @@ FLAGS = {
 }
 
 
+SENTENCES = {"de": "Ein Hund läuft.", "en": "A dog runs.", "fr": "Un chien court."}
+"""What translators from a language may be asked first."""
+
+
 def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, TrainRequest, FLAGS)
 
@@ -93,16 +97,21 @@ def farewell(result: TrainResult) -> None:
             console.print(f"{split:<6} BLEU {told['bleu']:.1f}, chrF {told['chrf']:.1f}")
             console.print(f"       {told['signature']}", soft_wrap=True)
         if "rouge1" in score.values:
-            told = score.values
-            kinds = ", ".join(f"{told[kind]:.1f}" for kind in ("rouge1", "rouge2", "rougeL"))
+            from parformer.evaluate.summaries import rouge_of
+
+            rouge = rouge_of(score.values)
+            kinds = f"{rouge.rouge1:.1f}, {rouge.rouge2:.1f}, {rouge.rougeL:.1f}"
             console.print(f"{split:<6} ROUGE-1, 2, L {kinds}")
+            console.print(f"       {rouge.verdict}", soft_wrap=True)
     if told := {s: one.values["metrics"] for s, one in scores.items() if "metrics" in one.values}:
         for split, metrics in told.items():
             console.print(f"{split:<6} {labels.in_words(metrics)}")  # type: ignore[arg-type]
         tune = f"parformer train --start {shlex.quote(str(result.run))} --task classify --data FILE"
         print_lines(f"model: {result.run / 'model'}", f"try:   {tune}")
         return
-    asking = "--source 'Ein Hund läuft.'" if result.translates else "--prompt 'import '"
+    asking = "--prompt 'import '"
+    if result.source:
+        asking = f"--source '{SENTENCES.get(result.source, 'TEXT')}'"
     print_lines(
         f"model: {result.run / 'model'}",
         f"try:   parformer generate {shlex.quote(str(result.run))} {asking}",

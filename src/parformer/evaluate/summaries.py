@@ -10,7 +10,7 @@ of each source would get: a model that writes no better than that has not learne
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parformer.errors import ConfigError, need
+from parformer.fields import field_types
 from parformer.records import Record
 
 KINDS = ("rouge1", "rouge2", "rougeL")
@@ -51,6 +52,24 @@ class Rouge(Record):
     words: int
     """So many."""
 
+    @property
+    def leads(self) -> dict[str, Shares]:
+        """What takes no model, by name."""
+        return {
+            "first sentence": self.first_sentence,
+            f"first {self.words} words": self.first_words,
+        }
+
+    @property
+    def verdict(self) -> str:
+        """Whether the summaries are better than the beginnings of what they are of."""
+        name, best = max(self.leads.items(), key=lambda one: one[1].rougeL)
+        apart = self.rougeL - best.rougeL
+        beside = f"ROUGE-L {self.rougeL:.1f}, the {name} of each text {best.rougeL:.1f}"
+        if apart > 0:
+            return f"{apart:.1f} points better than copying a beginning: {beside}."
+        return f"No better than copying a beginning: {beside}."
+
 
 def rouge_rows(
     written: Sequence[str], references: Sequence[str], *, stem: bool = True
@@ -80,6 +99,11 @@ def rouge(written: Sequence[str], references: Sequence[str], sources: Sequence[s
         first_words=first,
         words=words,
     )
+
+
+def rouge_of(told: Mapping[str, object]) -> Rouge:
+    """The same as a score was written down, with other figures around."""
+    return Rouge.from_dict({name: told[name] for name in field_types(Rouge)})
 
 
 def mean_of(written: Sequence[str], references: Sequence[str]) -> Shares:

@@ -34,6 +34,8 @@ from parformer.recipe import DataConfig, Recipe
 from parformer.store.files import cache_folder
 from parformer.tasks.preparing import kind_of, read_labelled
 from parformer.tasks.translate import need_pair
+from parformer.train import overfit
+from parformer.train.alike import read_curve
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
 from parformer.train.loop import Outcome, train
@@ -91,9 +93,19 @@ def train_model(
                 f"parformer search differentiable --run {path}"
             )
         outcome = train(recipe, prepared, path, workers=workers, watch=watch, until=until)
+        if workers.first and outcome.finished and not recipe.train.patience:
+            tell_overfit(prepared, path, watch)
         if beside and workers.first and outcome.finished:
             outcome = replace(outcome, beside=count_beside(recipe, prepared))
         return outcome
+
+
+def tell_overfit(prepared: Prepared, path: Path, watch: Watch) -> None:
+    """Say so where a loss was lower on the way; what tells labels is not judged by its loss."""
+    if isinstance(prepared, Labelled):
+        return
+    if found := overfit.advice(read_curve(path, "valid_loss")):
+        watch.notice(found)
 
 
 def refuse_teacher(recipe: Recipe, tokenizer: Tokenizer) -> None:

@@ -155,8 +155,8 @@ class TrainResult:
     outcome: Outcome
     unit: str
     """What people read its losses in: bits or perplexity."""
-    translates: bool = False
-    """Whether the model reads a source."""
+    source: str = ""
+    """What the model reads, such as de, where it writes something for a source."""
     labelled: bool = False
     """Whether the model tells labels."""
     several: Several | None = None
@@ -220,7 +220,7 @@ def train(
             run=path,
             outcome=outcome,
             unit=unit,
-            translates=bool(known.data.pair),
+            source=known.data.pair.partition("-")[0],
             labelled=known.model.label_head != "none",
             first=workers.first,
         )
