@@ -16,14 +16,16 @@ apart.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import statistics
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from drawing import SHADES, Picture, with_room
 from learns import into_document
 
 import parformer as pf
@@ -33,6 +35,7 @@ from parformer.records import Record
 from parformer.train.run import read_run
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "translation.md"
+PICTURE = DOCUMENT.with_name("translation-time.svg")
 RESULTS = Path(__file__).with_name("translating.jsonl")
 PAIR = "de-en"
 TRANSFORMER, LITE, SRUPP = (
@@ -139,32 +142,18 @@ def known() -> list[Trained]:
 
 
 def table(every: list[Trained]) -> Iterator[str]:
-    """A row per model and length of training, best first; means where there are several seeds."""
-    heads = ["model", "pattern", "parameters", "updates", "processor minutes", "BLEU", "95%"]
-    heads += ["chrF", "loss"]
+    """A row for each training, the best first."""
+    heads = ["model", "pattern", "parameters", "seed", "updates", "processor minutes", "BLEU"]
+    heads += ["95%", "chrF", "loss"]
     yield f"| {' | '.join(heads)} |"
     yield f"|---|---|{'---:|' * (len(heads) - 2)}"
-    for some in groups(every):
-        first = some[0]
-        bleu = " / ".join(f"{one.bleu:.1f}" for one in some)
-        low, high = min(one.low for one in some), max(one.high for one in some)
-        pattern = first.pattern.replace("|", "\\|")  # a table's own sign
-        spent = " / ".join(f"{one.minutes:.1f}" for one in some)
-        steps = " / ".join(f"{one.steps:,}" for one in some)
+    for one in sorted(every, key=lambda one: -one.bleu):
+        pattern = one.pattern.replace("|", "\\|")  # a table's own sign
         yield (
-            f"| {first.model} | `{pattern}` | {first.parameters:,} | {steps} | "
-            f"{spent} | {bleu} | {low:.1f} … {high:.1f} | "
-            f"{statistics.mean(one.chrf for one in some):.1f} | "
-            f"{statistics.mean(one.loss for one in some):.3f} |"
+            f"| {one.model} | `{pattern}` | {one.parameters:,} | {one.seed} | {one.steps:,} | "
+            f"{one.minutes:.1f} | {one.bleu:.1f} | {one.low:.1f} … {one.high:.1f} | "
+            f"{one.chrf:.1f} | {one.loss:.3f} |"
         )
-
-
-def groups(every: list[Trained]) -> list[list[Trained]]:
-    """Seeds of the same training together, the best first."""
-    found: dict[tuple[str, float], list[Trained]] = {}
-    for one in every:
-        found.setdefault((one.model, one.asked or one.steps), []).append(one)
-    return sorted(found.values(), key=lambda some: -statistics.mean(one.bleu for one in some))
 
 
 def page(every: list[Trained]) -> str:
@@ -185,6 +174,27 @@ def page(every: list[Trained]) -> str:
     return "\n".join(lines)
 
 
+def picture(every: list[Trained]) -> str:
+    """BLEU against the time of training: a dot for each, lines from short to long."""
+    times, scores = [one.minutes for one in every], [one.bleu for one in every]
+    low, high = with_room([math.log(one) for one in times], 0.1)
+    drawn = Picture(
+        "BLEU against training", "processor minutes; BLEU on test2016 upwards",
+        (math.exp(low), math.exp(high)), with_room(scores), stretched=math.log,
+    )  # fmt: skip
+    drawn.rows()
+    drawn.columns(n for n in (5, 10, 20, 40, 80) if math.exp(low) < n < math.exp(high))
+    named = []
+    for shade, model in zip(itertools.cycle((*SHADES, "#5c940d")), MODELS, strict=False):
+        if some := sorted((one.minutes, one.bleu) for one in every if one.model == model):
+            drawn.curve(some, shade)
+            for point in some:
+                drawn.dot(point, shade)
+            named.append((some[-1][1], model, shade))
+    drawn.names(named)
+    return drawn.svg()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("runs") / "translating", help="of runs")
@@ -200,6 +210,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.write:
         into_document(DOCUMENT, "translation", page(known()))
+        PICTURE.write_text(picture(known()), "utf-8")
         return
     given.folder.mkdir(parents=True, exist_ok=True)
     for model in given.only:
