@@ -123,10 +123,10 @@ def ask(child: subprocess.Popen[str], job: str) -> float:
 def neighbours(condition: str, arguments: argparse.Namespace) -> Iterator[None]:
     """Two other processes that never rest."""
     with ExitStack() as stack:
-        children = []
+        children: list[subprocess.Popen[str]] = []
         for _ in range(0 if condition == "quiet" else 2):
             if condition == "two Python loops":
-                child = subprocess.Popen([sys.executable, "-c", LOOP])
+                child = subprocess.Popen([sys.executable, "-c", LOOP], text=True)
                 stack.callback(child.wait)
                 stack.callback(child.kill)
             else:
@@ -134,6 +134,7 @@ def neighbours(condition: str, arguments: argparse.Namespace) -> Iterator[None]:
             children.append(child)
         if condition == "two trainings":
             for child in children:
+                assert child.stdin is not None
                 child.stdin.write("training for ever\n")
                 child.stdin.flush()
         time.sleep(1.0 if children else 0.0)

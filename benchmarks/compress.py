@@ -28,7 +28,7 @@ from parformer.compress.receipt import PIECE, bytes_of, step_of
 from parformer.measure import Comparison, Receipt, measure_latency
 from parformer.measure.device import pinned_threads
 from parformer.model import Model
-from parformer.report.tables import duration, megabytes
+from parformer.report.words import duration, megabytes
 
 SHAPES = {"24 M": (512, 6, 8, 1408), "91 M": (768, 12, 12, 2048)}
 """Width, layers, heads, and how wide the middle is."""

@@ -37,7 +37,7 @@ from tickets import picture
 
 import parformer as pf
 from parformer.compress.coding import coded
-from parformer.compress.lottery import Lottery
+from parformer.compress.lottery import Back, Lottery
 from parformer.evaluate.perplexity import evaluate
 from parformer.events import Watch
 from parformer.measure.device import describe_device
@@ -103,9 +103,10 @@ def trained(recipe: Recipe, run: Path) -> float:
 
 
 def lottery(folder: Path, steps: int, seed: int) -> None:
-    for back in ("first", "step", "random"):
+    backs: tuple[Back, ...] = ("first", "step", "random")
+    for back in backs:
 
-        def play(back: str = back) -> object:
+        def play(back: Back = back) -> object:
             place = folder / f"lottery-{back}-{seed}"
             recipe, early = pocket(steps, seed), steps // 20
             drawn = Lottery(recipe=recipe, folder=place, share=SHARE, back=back, step=early)

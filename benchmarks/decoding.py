@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +159,7 @@ class Clock:
 
 def their_writer(subject: Subject) -> Writer:
     prompt = torch.tensor([subject.prompt])
-    asked = {"max_new_tokens": COUNT, "do_sample": False, "pad_token_id": 0}
+    asked: dict[str, Any] = {"max_new_tokens": COUNT, "do_sample": False, "pad_token_id": 0}
     asked["attention_mask"] = torch.ones_like(prompt)
 
     def run() -> tuple[list[int], float]:
@@ -419,4 +418,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

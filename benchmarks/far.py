@@ -174,7 +174,10 @@ def run_one(name: str, given: argparse.Namespace) -> None:
     rows = how.rows(given.data)
     place = folder / f"{name}-pairs"
     if how.published:
-        source = {"data": how.published, "local": str(write_lines(place, rows, how.pair))}
+        source: dict[str, Any] = {
+            "data": how.published,
+            "local": str(write_lines(place, rows, how.pair)),
+        }
     else:
         source = {"data": str(write_pairs(place, rows))}
     run = folder / f"{name}-{given.minutes:g}m-{given.seed}"

@@ -222,7 +222,8 @@ class Theirs:
 
 def speed(arguments: argparse.Namespace, place: Path) -> None:
     folder = own_folder("sst2", arguments.data, place)
-    chosen = {"train.task": "sst2", "data.corpus": str(folder), "train.start": str(arguments.start)}
+    chosen: dict[str, object] = {"train.task": "sst2", "data.corpus": str(folder)}
+    chosen["train.start"] = str(arguments.start)
     chosen |= {"train.precision": "fp32", "train.kernels": "native", "train.steps": 1000}
     recipe = recipe_for("", str(arguments.start), chosen)
     recipe, prepared = read_labelled(recipe, open_start(arguments.start).tokenizer, lambda *_: None)

@@ -20,7 +20,7 @@ from parformer.costs import step_shape
 from parformer.measure import Comparison, Receipt, measure_latency, peak_memory
 from parformer.measure.models import Reader, typical_tokens
 from parformer.model import Model, State
-from parformer.report.tables import duration, megabytes
+from parformer.report.words import duration, megabytes
 
 NAMES = ("transformer-xl-base", "par-base")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -29,7 +29,7 @@ import parformer as pf
 from parformer.measure import Comparison, Receipt, measure_latency
 from parformer.measure.device import pinned_threads
 from parformer.model import Model
-from parformer.report.tables import duration
+from parformer.report.words import duration
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 WANTED = 1.15
@@ -60,7 +60,12 @@ class TheirPar(nn.Module):
     def forward(self, input_ids: Tensor) -> Any:
         x = self.embeddings(input_ids)
         for block in self.blocks:
-            x = block(x)[0] if isinstance(block, BertAttention) else block[1](block[0](x), x)
+            if isinstance(block, BertAttention):
+                x = block(x)[0]
+                continue
+            assert isinstance(block, nn.ModuleList)
+            inner, out = block
+            x = out(inner(x), x)
         return transformers.modeling_outputs.BaseModelOutput(last_hidden_state=x)
 
     def as_parformer(self, config: Any) -> Model:
@@ -82,7 +87,7 @@ class TheirPar(nn.Module):
                 ours |= {f"blocks.{i}.{o}.{kind}": parts[f"{t}.{kind}"] for t, o in names.items()}
                 if isinstance(block, BertAttention):
                     qkv = [parts[f"self.{name}.{kind}"] for name in ("query", "key", "value")]
-                    ours[f"blocks.{i}.qkv.{kind}"] = torch.cat(qkv)
+                    ours[f"blocks.{i}.qkv.{kind}"] = torch.cat([*qkv])
         sizes = {
             "vocab_size": config.vocab_size,
             "d_model": config.hidden_size,

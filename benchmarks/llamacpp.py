@@ -64,11 +64,11 @@ def add_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
 
 
 def gpt2_tensors(model: Model) -> dict[str, torch.Tensor]:
-    found = ends(model)
+    found: dict[str, Any] = ends(model)
     found["position_embd.weight"] = model.embedding.positions
     found["output_norm.bias"] = model.final_norm.bias
     for n in range(len(model.blocks) // 2):
-        s, f = model.blocks[2 * n], model.blocks[2 * n + 1]
+        s, f = pair(model, n)
         parts = {
             "attn_norm": s.norm, "attn_qkv": s.qkv, "attn_output": s.out,
             "ffn_norm": f.norm, "ffn_up": f.inner, "ffn_down": f.out,
@@ -82,7 +82,7 @@ def gpt2_tensors(model: Model) -> dict[str, torch.Tensor]:
 def llama_tensors(model: Model) -> dict[str, torch.Tensor]:
     found = ends(model)
     for n in range(len(model.blocks) // 2):
-        s, f = model.blocks[2 * n], model.blocks[2 * n + 1]
+        s, f = pair(model, n)
         sizes = [s.heads * s.width, *[s.kv_heads * s.width] * 2]
         q, k, v = torch.split(s.qkv.weight, sizes)
         gate, up = f.inner.weight.chunk(2)
@@ -95,7 +95,12 @@ def llama_tensors(model: Model) -> dict[str, torch.Tensor]:
     return found
 
 
-def ends(model: Model) -> dict[str, torch.Tensor]:
+def pair(model: Model, layer: int) -> tuple[Any, Any]:
+    """An attention and its feed-forward."""
+    return model.blocks[2 * layer], model.blocks[2 * layer + 1]
+
+
+def ends(model: Model) -> dict[str, Any]:
     """Table and last norm; without an `output.weight` the head is tied."""
     table = model.embedding.words.tables[0]
     return {"token_embd.weight": table, "output_norm.weight": model.final_norm.weight}

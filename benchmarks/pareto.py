@@ -29,6 +29,7 @@ from inference import table
 
 from parformer.config import ModelConfig, preset
 from parformer.costs import cost
+from parformer.events import Watch
 from parformer.measure.device import Receipt
 from parformer.measure.readings import Step, in_batches
 from parformer.search.front import front, hypervolume, thin
@@ -54,10 +55,11 @@ ALIKE = 0.02
 """How close two figures must be to count as the same."""
 
 
-class Progress:
+class Progress(Watch):
     """A line now and then."""
 
     def __init__(self, what: str) -> None:
+        super().__init__()
         self.what, self.last = what, time.monotonic()
 
     def notice(self, text: str) -> None:

@@ -54,7 +54,8 @@ SIZES = {"model.pattern": "(sf)x4", "model.tgt_len": 64, "model.mem_len": 64}
 
 
 def squared_relu() -> None:
-    linear.ACTIVATIONS["relu"] = lambda x: torch.relu(x).square()
+    known: dict[str, Any] = linear.ACTIVATIONS  # type: ignore[assignment]
+    known["relu"] = lambda x: torch.relu(x).square()
 
 
 def normed_queries() -> None:
@@ -70,10 +71,11 @@ def normed_queries() -> None:
 
         return inner
 
-    for kind in {SelfAttention, *SelfAttention.kinds.values()}:
-        kind._usable = lambda *_: False  # type: ignore[assignment]
+    kinds: set[Any] = {SelfAttention, *SelfAttention.kinds.values()}
+    for kind in kinds:
+        kind._usable = lambda *_: False
         if "_attend" in vars(kind):
-            kind._attend = wrap(kind._attend)  # type: ignore[method-assign]
+            kind._attend = wrap(kind._attend)
 
 
 Found = dict[str, Any]
@@ -147,8 +149,8 @@ def train_one(job: Job) -> dict[str, object]:
     if job.counts:
         usual = read_recipe("pocket")
         changes |= {"model.counts": COUNTS, "model.recall": RECALL}
-        model = usual.model.replaced(counts=COUNTS)
-        rate = rate_for(model, usual.train.learning_rate, usual.model)
+        wide = usual.model.replaced(counts=COUNTS)
+        rate = rate_for(wide, usual.train.learning_rate, usual.model)
         changes.setdefault("train.learning_rate", rate)
     recipe = read_recipe("pocket", changes)
     prepared = prepare(find_corpus(job.text), recipe.data.tokenizer, cache=cache_folder())

@@ -33,7 +33,7 @@ from parformer.kernels.steps import step_by_step
 from parformer.measure import Comparison, Receipt, measure_latency
 from parformer.measure.operations import KINDS, time_by_kind
 from parformer.model import Model
-from parformer.report.tables import duration
+from parformer.report.words import duration
 from parformer.train.allocator import keep_memory
 
 Work = Callable[[], object]
@@ -200,8 +200,8 @@ def beside_twin(rounds: int, *, tiny: bool) -> list[str]:
 
         return call
 
-    def twin(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        return step_by_step(*tensors, None, None, 1.0)
+    def twin(u: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return step_by_step(u, x, weight, bias, None, None, 1.0)
 
     for words, training in (("forward", False), ("forward and backward", True)):
         pair = {"plain torch": step(twin, training=training)}
@@ -227,7 +227,8 @@ class Bandwidth:
         """Projections and skip are read, outputs written."""
         self.backward_bytes = 4 * (2 * u_btkd.numel() + 3 * x_btd.numel())
         """Those and the outputs' gradient are read, two gradients written."""
-        self.given = kernel.Arguments(*self.inputs, 1.0)
+        weight, bias = self.inputs[2:]
+        self.given = kernel.Arguments(u_btkd, x_btd, weight, bias, 1.0)
         self.h_btd, self.dh_btd = torch.zeros_like(x_btd), torch.randn(x_btd.shape)
         self.last_bd = torch.zeros(batch, width)
         self.starts_bnd = torch.zeros(batch, self.given.blocks, width)
@@ -345,8 +346,8 @@ def reader(task: Task, *, training: bool) -> Work:
     width = 3 * task.width // 8
     model = pf.build(
         pf.ModelConfig(
-            family="transformer-xl", pattern=f"(sf)x{task.layers}", vocab_size=256,
-            d_model=width, n_head=4, d_inner=4 * width // 3, head="none",
+            family="transformer-xl", pattern=pf.Pattern.parse(f"(sf)x{task.layers}"),
+            vocab_size=256, d_model=width, n_head=4, d_inner=4 * width // 3, head="none",
             tgt_len=task.length, mem_len=task.length,
         )
     ).train(training)  # fmt: skip
@@ -380,7 +381,7 @@ def single_tokens(rounds: int, *, tiny: bool) -> list[str]:
     steps: dict[str, SingleSteps] = {}
     for name, pattern in models.items():
         config = pf.ModelConfig(
-            family="sru", pattern=pattern, vocab_size=256, d_model=task.width,
+            family="sru", pattern=pf.Pattern.parse(pattern), vocab_size=256, d_model=task.width,
             d_attention=task.inside, n_head=1, d_inner=task.width, mem_len=2 * max(lengths),
         )  # fmt: skip
         model = pf.build(config).eval()

@@ -57,8 +57,8 @@ TRIALS = (
 def make_model(trial: Trial) -> Model:
     torch.manual_seed(0)
     config = pf.ModelConfig(
-        family="sru", pattern=trial.pattern, vocab_size=256, d_model=192, d_attention=48,
-        n_head=1, d_inner=192, tie_weights=False, mem_len=LENGTH, tgt_len=LENGTH,
+        family="sru", pattern=pf.Pattern.parse(trial.pattern), vocab_size=256, d_model=192,
+        d_attention=48, n_head=1, d_inner=192, tie_weights=False, mem_len=LENGTH, tgt_len=LENGTH,
     )  # fmt: skip
     return pf.build(config).train()
 

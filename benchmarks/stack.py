@@ -21,6 +21,7 @@ import argparse
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from compression import (
     MORE,
@@ -90,11 +91,12 @@ def stair(run: Path, pairs: str) -> dict[str, float]:
     """What a run came to: sizes, loss on validation text, BLEU on the test where it translates."""
     found = {"paper": paper_bytes(load(run / "model"))}
     found["file"] = float((run / "model" / WEIGHTS).stat().st_size)
-    split = {"split": "valid", "tokens": SCORED} if not pairs else {"split": "test"}
-    score = pf.evaluate(model=run, beside=False, **split).score  # type: ignore[arg-type]
+    split: dict[str, Any] = {"split": "valid", "tokens": SCORED} if not pairs else {"split": "test"}
+    score = pf.evaluate(model=run, beside=False, **split).score
     found["loss"] = float(score.loss)
     if pairs:
-        found["bleu"] = float(score.to_dict()["bleu"])
+        told: dict[str, Any] = score.to_dict()
+        found["bleu"] = float(told["bleu"])
     return found
 
 
@@ -230,7 +232,7 @@ def encoder(given: argparse.Namespace, seed: int) -> None:
     }
     for name, asked in ways.items():
 
-        def work(name: str = name, asked: Mapping[str, object] = asked) -> object:
+        def work(name: str = name, asked: Mapping[str, Any] = asked) -> object:
             run = given.folder / f"encoder-{name}-{seed}"
             found: CompressResult = pf.compress(
                 model=given.tuned, run=run, seed=seed, threads=1, **asked

@@ -240,7 +240,7 @@ def make_few(folder: Path, updates: int) -> None:
         place = few_at(folder, name)
         if (place / "compress.json").is_file():
             continue
-        trains = {"updates": updates} if "distil" in asked["by"] else {}
+        trains: dict[str, Any] = {"updates": updates} if "distil" in asked["by"] else {}
         result = pf.compress(
             model=folder / "model", corpus=str(folder / "stories"), run=place, rounds=30,
             tokens=8_192, threads=1, **trains, **asked,

@@ -37,10 +37,11 @@ from parformer.measure import Comparison, Receipt, measure_latency
 from parformer.recipe import read_recipe
 from parformer.train.allocator import keep_memory
 from parformer.train.distributed import Workers
-from parformer.train.loop import Journal, Tally
+from parformer.train.loop import Journal
 from parformer.train.metrics import Metrics
 from parformer.train.optimizers import clip_gradients
 from parformer.train.session import Session
+from parformer.train.standing import Tally
 
 LOSSES = 20
 """Steps whose losses are compared, before anything is timed."""
@@ -141,10 +142,11 @@ def gpt2_reference(task: Task) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
+    asked: dict[str, Any] = {"attn_implementation": "sdpa"}
     config = GPT2Config(
         n_embd=task.width, n_layer=task.layers, n_head=task.heads, vocab_size=task.vocabulary,
         n_positions=task.window, bos_token_id=0, eos_token_id=None, resid_pdrop=0.0,
-        embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa",
+        embd_pdrop=0.0, attn_pdrop=0.0, **asked,
     )  # fmt: skip
     return GPT2LMHeadModel(config).train()
 

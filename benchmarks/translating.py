@@ -115,7 +115,7 @@ def train_one(given: argparse.Namespace, model: str) -> Trained:
         samples=tuple(samples(run, given.data)),
         asked=given.minutes,
         threads=recipe.train.threads,
-        **{key: told[key] for key in ("bleu", "low", "high", "chrf", "loss", "signature")},  # type: ignore[arg-type]
+        **{key: told[key] for key in ("bleu", "low", "high", "chrf", "loss", "signature")},
     )
     file.write_text(json.dumps(made.to_dict(), indent=1, ensure_ascii=False), "utf-8")
     if not given.name:

@@ -53,7 +53,7 @@ Engine = Callable[[Texts, dict[str, int]], Texts]
 def ours(model: Model) -> Engine:
     config = model.config
 
-    def write(sources: Texts, lengths: dict[str, int]) -> Texts:
+    def write(sources: Texts, lengths: dict[str, Any]) -> Texts:
         table = padded(sources, config.end, config.pad)
         found = translate(model, table, beam=BEAM, n_best=1, **lengths)
         return [found.plain(row, 0) for row in range(len(sources))]

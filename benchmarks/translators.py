@@ -65,8 +65,8 @@ def places_of(model: Model) -> Tensor:
 def fill_layer(layer: Any, blocks: list[Any]) -> None:
     attention, forward = blocks[0], blocks[-1]
     copy(layer.self_attn_layer_norm, attention.norm)
-    parts = zip(attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True)
-    fill_attention(layer.self_attn, list(parts), attention.out)
+    own = zip(attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True)
+    fill_attention(layer.self_attn, [*own], attention.out)
     if len(blocks) == 3:
         across = blocks[1]
         copy(layer.encoder_attn_layer_norm, across.norm)

@@ -168,14 +168,10 @@ def write(root: Path, texts: Sequence[Path], patterns: Sequence[str]) -> None:
     rows = []
     for letters in patterns:
         price = cost(recipe_of(letters, texts[0], 0).model)
-        row = {
-            "letters": letters,
-            "parameters": price.parameters,
-            "flops": price.flops_cached,
-            "texts": {text.stem: trained(root, text, letters) for text in texts},
-        }
-        if all(row["texts"].values()):
-            rows.append(row)
+        found = {text.stem: trained(root, text, letters) for text in texts}
+        if all(found.values()):
+            sizes = {"parameters": price.parameters, "flops": price.flops_cached}
+            rows.append({"letters": letters, **sizes, "texts": found})
     device = describe_device(1)
     about = {
         "cpu": device.cpu,

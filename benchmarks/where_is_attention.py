@@ -106,8 +106,8 @@ def draw(searches: dict[str, Found]) -> str:
                     )
         bottom = top + len(found["choices"]) * CELL
         for layer in range(found["layers"]):
-            x = LEFT + layer * CELL + CELL / 2 - 1
-            parts.append(text(x, bottom + 14, str(layer + 1), anchor="middle", size=11))
+            middle = LEFT + layer * CELL + CELL / 2 - 1
+            parts.append(text(middle, bottom + 14, str(layer + 1), anchor="middle", size=11))
         top = bottom + GAP
     width, height = LEFT + widest * CELL + 20, top - GAP + 34
     return (
