@@ -212,11 +212,12 @@ def samples(run: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str, str
 
 
 def cut(text: str) -> str:
-    """The beginning of a text.
+    """The beginning of a text, in a line.
 
-    >>> cut("a mail"), len(cut("a" * 900))
+    >>> cut("a\\nmail"), len(cut("a" * 900))
     ('a mail', 162)
     """
+    text = " ".join(text.split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"
 
 
