@@ -29,8 +29,6 @@ TAUGHT = 0.2
 which the step's receipt corrects."""
 CLOCK = 0.97
 """Times are planned to be so much shorter than they have to be, since they are measured again."""
-
-
 SMALLER = 0.93
 """Where a model is shrunk and then quantized, bytes are planned to be so much fewer than they have
 to be: less of a narrower model is in matrices that are worth codes of their own."""

@@ -132,9 +132,8 @@ class Trials:
         worth = find_worth(self.model, self.work)
         what = "time" if self.work.by_time else "bytes"
         made = {f"{share:.0%} of the {what}": worth.without(share) for share in SHARES}
-        found = self.options(
-            "shrink", made
-        )  # by the clock it may be more or less than was aimed at
+        found = self.options("shrink", made)
+        # by the clock it may be more or less than was aimed at
         return [replace(one, what=f"{one.left:.0%} of the {what}") for one in found]
 
     def options(
