@@ -56,7 +56,7 @@ AGAIN = 0.25
 """Of the examples that a smaller model is fine-tuned on again."""
 SEEN = 60_000
 """Tokens of training text that harm is told on."""
-ROUNDS = 7
+ROUNDS = 4
 Gone = tuple[int, ...]
 """Numbers of the blocks that are taken out."""
 
@@ -69,6 +69,8 @@ class Trial:
     data: Path
     folder: Path
     task: str
+    epochs: float = 1.0
+    """Of the whole model, before anything is taken out."""
 
     @cached_property
     def files(self) -> Path:
@@ -77,7 +79,7 @@ class Trial:
     @cached_property
     def parent(self) -> Path:
         path = self.folder / "parent"
-        self.train(self.start, path, 1.0)
+        self.train(self.start, path, self.epochs)
         return path / MODEL
 
     @cached_property
@@ -276,6 +278,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--folder", type=Path, help="where runs are kept")
     parser.add_argument("--task", default="sst2")
+    parser.add_argument("--epochs", type=float, default=1.0, help="of the whole model")
     parser.add_argument("--write", action="store_true", help="write the document")
     given = parser.parse_args()
     if given.write:
@@ -287,7 +290,7 @@ def main() -> None:
     if not (given.start and given.data and given.folder):
         parser.error("--start, --data and --folder say what to fine-tune, on what, and where")
     given.folder.mkdir(parents=True, exist_ok=True)
-    trial = Trial(given.start, given.data, given.folder, given.task)
+    trial = Trial(given.start, given.data, given.folder, given.task, given.epochs)
     one_by_one(trial)
     together(trial)
 

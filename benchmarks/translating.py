@@ -44,6 +44,7 @@ TRANSFORMER, LITE, SRUPP = (
 MODELS: dict[str, tuple[str, str]] = {
     "transformer": (TRANSFORMER, ""),
     "par": (TRANSFORMER, "(sff)x2 f | scf cff cf"),
+    "supernet": (TRANSFORMER, "(f)x2 s (f)x2 | (f)x8 c"),
     "lite": (LITE, ""),
     "srupp": (SRUPP, ""),
     "srupp-k2": (SRUPP, "(ra)x2 | (ra[source])x2"),
