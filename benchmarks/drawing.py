@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-SHADES = ("#c0392b", "#d97b16", "#1b3a8c", "#12877a", "#8e44ad", "#6b7280")
+SHADES = (
+    "#c0392b", "#d97b16", "#1b3a8c", "#12877a", "#8e44ad", "#6b7280", "#5c940d", "#e64980"
+)  # fmt: skip
 GREY = "#868e96"
 APART = 16
 """Between two names."""

@@ -16,7 +16,6 @@ apart.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import time
@@ -186,7 +185,7 @@ def picture(every: list[Trained]) -> str:
     drawn.rows()
     drawn.columns(n for n in (5, 10, 20, 40, 80) if math.exp(low) < n < math.exp(high))
     named = []
-    for shade, model in zip(itertools.cycle((*SHADES, "#5c940d")), MODELS, strict=False):
+    for shade, model in zip(SHADES, MODELS, strict=True):
         if some := sorted((one.minutes, one.bleu) for one in every if one.model == model):
             drawn.curve(some, shade)
             for point in some:

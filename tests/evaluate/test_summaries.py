@@ -61,6 +61,7 @@ def test_the_verdict_is_against_the_better_beginning() -> None:
     assert rouge_of(told).verdict == (
         "No better than copying a beginning: ROUGE-L 14.0, the first sentence of each text 20.0."
     )
+    assert rouge_of(told | {"rougeL": 20.04}).verdict.startswith("No better than copying")
     told["first_sentence"] = {"rouge1": 40.0, "rouge2": 1.0, "rougeL": 9.0}
     assert rouge_of(told | {"rougeL": 16.5}).verdict == (
         "2.5 points better than copying a beginning: ROUGE-L 16.5, the first 3 words of each "

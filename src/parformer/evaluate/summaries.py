@@ -64,7 +64,7 @@ class Rouge(Record):
     def verdict(self) -> str:
         """Whether the summaries are better than the beginnings of what they are of."""
         name, best = max(self.leads.items(), key=lambda one: one[1].rougeL)
-        apart = self.rougeL - best.rougeL
+        apart = round(self.rougeL - best.rougeL, 1)
         beside = f"ROUGE-L {self.rougeL:.1f}, the {name} of each text {best.rougeL:.1f}"
         if apart > 0:
             return f"{apart:.1f} points better than copying a beginning: {beside}."
