@@ -285,7 +285,8 @@ def main() -> None:
         into_document(
             DOCUMENT, "blocks", "\n".join([*alone_table(given.task), *tuned_table(given.task)])
         )
-        PICTURE.write_text(picture(given.task), "utf-8")
+        if known(RESULTS, part="tuned", task=given.task):
+            PICTURE.write_text(picture(given.task), "utf-8")
         return
     if not (given.start and given.data and given.folder):
         parser.error("--start, --data and --folder say what to fine-tune, on what, and where")
