@@ -32,7 +32,7 @@ from learns import into_document
 
 import parformer as pf
 from parformer.costs import cost
-from parformer.train.run import read_run
+from parformer.train.run import read_result, read_run
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "experiments" / "translation.md"
 RESULTS = Path(__file__).with_name("far.jsonl")
@@ -186,11 +186,12 @@ def run_one(name: str, given: argparse.Namespace) -> None:
         model=how.recipe, pair=how.pair, task=how.task, seed=given.seed, run=run, beside=False,
         time=60 * given.minutes, changes=tuple(f"{n}={v}" for n, v in changes.items()), **source,
     )  # fmt: skip
-    recipe = read_run(run)
+    recipe, result = read_run(run), read_result(run)
+    assert result is not None, "it is finished"
     found = {
         "parameters": cost(recipe.model).parameters,
         "pattern": str(recipe.model.pattern),
-        "updates": recipe.train.steps,
+        "updates": result.steps,
         "batch_tokens": recipe.train.batch_tokens,
         "pairs": {split: len(some) for split, some in rows.items()},
         "test": pf.evaluate(model=run, split="test").score.to_dict(),

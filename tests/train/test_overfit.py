@@ -7,20 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parformer.events import Watch
 from parformer.recipe import read_recipe
 from parformer.train.job import train_model
 from parformer.train.overfit import advice
-
-
-class Ears(Watch):
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[str] = []
-
-    def notice(self, text: str) -> None:
-        if "lower after" in text:
-            self.heard.append(text)
+from tests.train.trials import Ears
 
 
 @pytest.mark.parametrize("patience", [0, 50])
@@ -37,7 +27,7 @@ def test_what_was_learned_by_heart_is_told(tmp_path: Path, patience: int) -> Non
             "train.compile": "off", "train.evaluate_every": 10, "train.patience": patience,
         },
     )  # fmt: skip
-    ears = Ears()
+    ears = Ears("lower after")
     train_model(recipe, tmp_path / "run", watch=ears)
     assert len(ears.heard) == (not patience)
     if not patience:

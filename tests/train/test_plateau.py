@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from parformer.evaluate.counting import entropy
-from parformer.events import Watch
 from parformer.recipe import Recipe, read_recipe
 from parformer.train.job import train_model
 from parformer.train.plateau import SHORTEST, advice, is_due, on_plateau
+from tests.train.trials import Ears
 
 SMALL = {
     "model.d_model": 32,
@@ -31,16 +31,6 @@ SMALL = {
 }
 
 
-class Ears(Watch):
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[str] = []
-
-    def notice(self, text: str) -> None:
-        if "nothing else was learned" in text:
-            self.heard.append(text)
-
-
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """Two letters in turn, with runs of random length: a bigram knows most of it."""
@@ -54,7 +44,7 @@ def text(tmp_path: Path) -> Path:
 def heard(text: Path, path: Path, preset: str = "pocket", **changes: object) -> list[str]:
     given = {name.replace("__", "."): value for name, value in changes.items()}
     recipe = read_recipe(preset, SMALL | {"data.corpus": str(text)} | given)
-    ears = Ears()
+    ears = Ears("nothing else was learned")
     train_model(recipe, path, watch=ears)
     return ears.heard
 
@@ -73,7 +63,7 @@ def test_a_run_that_goes_on_does_not_say_it_again(text: Path, tmp_path: Path) ->
     recipe = read_recipe(
         "pocket", SMALL | {"data.corpus": str(text), "train.learning_rate": 1e-9}
     )  # fmt: skip
-    ears = Ears()
+    ears = Ears("nothing else was learned")
     for until in (20, 35, 60):
         train_model(recipe, tmp_path / "run", watch=ears, until=until)
     assert len(ears.heard) == 1

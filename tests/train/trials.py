@@ -27,6 +27,19 @@ WORDS = ("alpha", "beta", "gamma", "delta", "if", "then", "für", "return", "lam
 FAMILIES = ("transformer-xl", "gpt2", "bert")
 
 
+class Ears(Watch):
+    """Hears notices with some words in them."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+        self.heard: list[str] = []
+
+    def notice(self, text: str) -> None:
+        if self.words in text:
+            self.heard.append(text)
+
+
 def make_text(lines: int = 300, seed: int = 0) -> str:
     rng = Random(seed)
     return "".join(" ".join(rng.choices(WORDS, k=8)) + "\n" for _ in range(lines))

@@ -80,11 +80,7 @@ def find_pairs(
     names = tuple(pair.split("-"))
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise ConfigError(f"a pair is two different names such as de-en, got {pair!r:.40}")
-    path, cache, known = (
-        Path(source).expanduser(),
-        cache_folder().absolute(),
-        TRANSLATED.get(source),
-    )
+    cache, known = cache_folder().absolute(), TRANSLATED.get(source)
     if known is None and local:
         raise CorpusError(
             f"--from is for the published pairs {', '.join(TRANSLATED)}; {source!r} is none"
@@ -92,30 +88,13 @@ def find_pairs(
     if known is not None:
         place = find_folder(known, Path(local) if local else None, cache, progress)
         found = folder_pairs(place, names, training)
-    elif path.is_dir():
-        found = folder_pairs(path, names, training)
-    elif path.is_file():
-        found = shared_out(list(file_pairs(path, names)))
     else:
-        raise CorpusError(
-            f"there is no folder or file {source!r}; name the place of pairs, or one of "
-            f"{', '.join(TRANSLATED)}"
-        )
+        found = own_pairs(source, names, training)
     texts: dict[str, tuple[Piece, ...]] = {}
     out: Counter[str] = Counter()
     for split in SPLITS:
         if split in found:
-            kept = filters if split == "train" else replace(filters, longest=0, ratio=0.0)
-            text, dropped = read_lines(found[split], f"{split} of {source!r}", kept)
-            if dropped and split != "train":
-                first = next(n for n, pair in enumerate(found[split], 1) if kept.fault(*pair))
-                raise CorpusError(
-                    f"{sum(dropped.values()):,} pairs in {split} of {source!r} have an empty side, "
-                    f"the first in line {first:,}, and would count in scores; remove them from "
-                    "both sides"
-                )
-            if not text:
-                raise CorpusError(f"{split} of {source!r} has no pairs left")
+            text, dropped = kept_lines(found[split], split, source, filters)
             texts[split] = (Piece(text),)
             out.update(dropped)
     total = sum(len(pairs) for pairs in found.values())
@@ -127,6 +106,37 @@ def find_pairs(
         about += "; left out of train: " + ", ".join(f"{n:,} {why}" for why, n in out.items())
     left = sum(out.values())
     return Corpus(name=source, about=about, texts=texts, cache=cache, left_out=left, note=note)
+
+
+def own_pairs(source: str, names: Sequence[str], training: bool) -> dict[str, list[Pair]]:
+    """The pairs of a folder, or of a file, which are dealt out."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return folder_pairs(path, names, training)
+    if path.is_file():
+        return shared_out(list(file_pairs(path, names)))
+    raise CorpusError(
+        f"there is no folder or file {source!r}; name the place of pairs, or one of "
+        f"{', '.join(TRANSLATED)}"
+    )
+
+
+def kept_lines(
+    pairs: Sequence[Pair], split: str, source: str, filters: Filters
+) -> tuple[bytes, dict[str, int]]:
+    """A split as lines; what is left out of train would count in scores elsewhere."""
+    kept = filters if split == "train" else replace(filters, longest=0, ratio=0.0)
+    text, dropped = read_lines(pairs, f"{split} of {source!r}", kept)
+    if dropped and split != "train":
+        first = next(n for n, pair in enumerate(pairs, 1) if kept.fault(*pair))
+        raise CorpusError(
+            f"{sum(dropped.values()):,} pairs in {split} of {source!r} have an empty side, "
+            f"the first in line {first:,}, and would count in scores; remove them from "
+            "both sides"
+        )
+    if not text:
+        raise CorpusError(f"{split} of {source!r} has no pairs left")
+    return text, dropped
 
 
 def read_lines(pairs: Iterable[Pair], where: str, filters: Filters) -> tuple[bytes, dict[str, int]]:

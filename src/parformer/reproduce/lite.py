@@ -53,6 +53,11 @@ def readers() -> dict[str, Recipe]:
     return {kind: reader(f"{kind}-pocket-translation") for kind in WIDTHS}
 
 
+def compared_readers(bench: Workbench) -> dict[str, Ours]:
+    """Trained once for all tables that compare them."""
+    return compare_pairs(bench, "lite-table-2", readers(), "transformer")
+
+
 def synthesizers() -> dict[str, Recipe]:
     """The same Transformer, its own attention replaced."""
     replaced = {kind: f"y[{kind.replace('-', '+')}]" for kind in READING}
@@ -68,7 +73,7 @@ def table_2(bench: Workbench) -> Found:
     found = {f"parameters-{key}": parameters(config) for key, config in models.items()}
     sentence = (SENTENCE, SENTENCE, 1e6)
     found |= {f"adds-{key}": adds(config, *sentence) for key, config in models.items()}
-    return found | compare_pairs(bench, "lite-table-2", readers(), "transformer")
+    return found | compared_readers(bench)
 
 
 @study("lite-table-3")
@@ -77,7 +82,8 @@ def table_3(bench: Workbench) -> Found:
     models = {key: config for key, config in translators().items() if key in wanted}
     found = {f"parameters-{key}": parameters(config) for key, config in models.items()}
     sentence = (SENTENCE, SENTENCE, 1e6)
-    return found | {f"adds-{key}": adds(config, *sentence) for key, config in models.items()}
+    found |= {f"adds-{key}": adds(config, *sentence) for key, config in models.items()}
+    return found | compared_readers(bench)
 
 
 @study("lite-table-4")

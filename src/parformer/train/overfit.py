@@ -27,6 +27,6 @@ def advice(curve: Sequence[tuple[int, float]]) -> str:
         return ""
     return (
         f"The loss on valid was {1 - best / end:.1%} lower after {step:,} updates than after "
-        f"{last:,}: there is too little text for so many. More text helps, or another --run with "
-        f"--steps {step} or train.patience=3, which keeps the best weights."
+        f"{last:,}: most often there is too little text for so many. More text helps, or another "
+        f"--run with --steps {step}, or with train.patience=3, which keeps the best weights."
     )
